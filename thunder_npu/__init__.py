@@ -1,0 +1,1 @@
+"""Lightning Thunder on Huawei Ascend NPUs."""
