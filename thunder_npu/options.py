@@ -66,12 +66,12 @@ _KINDS = {bool: "True or False", int: "an integer"}
 OPTIONS: dict[str, Option] = {
     o.name: o
     for o in (
-        # torch_npu's Inductor backend measured on a 910B2: at vocabulary widths a Triton softmax is 2.5 to 2.8 times slower
-        # than aclnn's; rows that fit its persistent-reduction budget are not.
+        # Measured on a 910B2 for torch_npu's Inductor backend: at vocabulary widths a Triton softmax is 2.5 to 2.8
+        # times slower than aclnn's; rows that fit its persistent-reduction budget are not.
         Option(
             "softmax_aclnn_max_fuse_numel",
             256,
-            "softmax rows wider than this go to aclnn, narrower ones to Triton; 0 turns routing by width off: always Triton",
+            "softmax rows wider than this go to aclnn, all others to Triton; 0: no routing by width, always Triton",
             minimum=0,
         ),
         Option(
@@ -95,7 +95,8 @@ OPTIONS: dict[str, Option] = {
             True,
             "write a broadcast over a short last axis out as its own tensor before a fused region reads it",
         ),
-        # On a 910B3 a fused broadcast over a last axis of length 8 took 4 µs, over one of length 4 more than 60 µs (scalar code).
+        # On a 910B3 a fused broadcast over a last axis of length 8 took 4 µs, over one of length 4 more than 60 µs:
+        # scalar code.
         Option(
             "tail_bcast_min_vec",
             8,

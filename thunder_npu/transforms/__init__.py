@@ -1,0 +1,3 @@
+"""The trace transforms. Thunder is imported first: the names of this package are registered once it is complete."""
+
+import thunder  # noqa: F401

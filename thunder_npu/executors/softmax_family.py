@@ -1,0 +1,198 @@
+"""The softmax family as both executors claim it: metas, gradient rules, checkers and PyTorch's spellings.
+
+An executor module brings the implementations (functions of torch tensors) and calls :func:`register`. What decides a
+claim is :mod:`thunder_npu.routing`; this module only asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import thunder.torch as ltorch
+import torch
+import torch.nn.functional as F
+from thunder.core import dtypes, utils
+from thunder.core.compile_data import get_compile_data
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from thunder.core.transforms import get_grad, put_grad
+from thunder.extend import Executor
+
+from thunder_npu import options, routing
+from thunder_npu.transforms import softmax as safe
+
+Forward = Callable[[torch.Tensor, int, torch.dtype | None], torch.Tensor]
+Backward = Callable[[torch.Tensor, torch.Tensor, int, torch.dtype], torch.Tensor]
+
+SYMBOLS: dict[str, Symbol] = {
+    "softmax": ltorch._softmax,
+    "log_softmax": ltorch.log_softmax,
+    "safe_softmax": safe.safe_softmax,
+}
+
+
+class Implementation(NamedTuple):
+    """How an executor computes one operation.
+
+    ``forward(a, dim, dtype)`` casts ``a`` to ``dtype`` (unless None) before it computes; ``backward(grad, out, dim,
+    input_dtype)`` needs only the output and gives the gradient in the dtype of the forward's input.
+    """
+
+    forward: Forward
+    backward: Backward
+
+
+# ---- metas -----------------------------------------------------------------------------------------------------------
+def _forward_meta(a: TensorProxy, dim: int, dtype: Any = None) -> TensorProxy:
+    utils.canonicalize_dim(a.ndim, dim)
+    return TensorProxy(like=a, dtype=a.dtype if dtype is None else dtypes.to_dtype(dtype))
+
+
+def _backward_meta(grad: TensorProxy, out: TensorProxy, dim: int, input_dtype: Any) -> TensorProxy:
+    utils.check_same_shape(grad, out)
+    return TensorProxy(like=out, dtype=dtypes.to_dtype(input_dtype))
+
+
+# ---- checker ---------------------------------------------------------------------------------------------------------
+def routing_options(compile_options: dict[str, Any] | None = None) -> routing.Options:
+    """The options that routing reads, of the compilation under way or of a finished one with these compile options."""
+    read = options.get if compile_options is None else partial(options.resolve, compile_options=compile_options)
+    return routing.Options(**{name: read(name) for name in routing.Options.__dataclass_fields__})
+
+
+def describe(op: str, a: TensorProxy, dim: Any, dtype: Any = None) -> routing.Softmax | None:
+    """``op`` over axis ``dim`` of the proxy ``a`` as routing sees it; None if it is not a softmax of a plain tensor."""
+    if type(a) is not TensorProxy or type(dim) is not int or not -max(a.ndim, 1) <= dim < max(a.ndim, 1):
+        return None
+    width = a.shape[dim] if a.ndim else 1
+    dtype_in = dtypes.to_torch_dtype(a.dtype)
+    return routing.Softmax(
+        op=op,
+        rank=a.ndim,
+        # A symbolic length is a NumberProxy, which compares like a number: only a true int is a width.
+        width=width if type(width) is int else None,
+        empty=any(type(n) is int and n == 0 for n in a.shape),
+        dtype=dtype_in,
+        result_dtype=dtype_in if dtype is None else dtypes.to_torch_dtype(dtype),
+        device=a.device.type,
+    )
+
+
+def _takes(executor: str, op: str, a: TensorProxy, /, dim: Any, dtype: Any = None) -> bool:
+    softmax = describe(op, a, dim, dtype)
+    return softmax is not None and routing.claim(executor, softmax, routing_options()).taken
+
+
+# ---- registration ----------------------------------------------------------------------------------------------------
+def register(executor: Executor, implementations: dict[str, Implementation]) -> None:
+    """Give ``executor`` its operators ``<name>_<op>`` and ``<name>_<op>_backward``, and let it claim Thunder's symbols."""
+    for op, implementation in implementations.items():
+        name = f"{executor.name}_{op}"
+        forward = executor.register_operator(name, meta=_forward_meta, fn=implementation.forward)
+        backward = executor.register_operator(f"{name}_backward", meta=_backward_meta, fn=implementation.backward)
+        executor.register_implementation(
+            SYMBOLS[op],
+            checker=partial(_takes, str(executor.name), op),
+            execution_transform=_execution(forward),
+            grad_transform=_gradient(forward, backward),
+        )
+    _register_log_softmax_backward(executor, executor.opmap[f"{executor.name}_log_softmax_backward"])
+    executor._lookasides.update(_SPELLINGS)
+
+
+def _execution(forward: Symbol) -> Callable[..., TensorProxy]:
+    def execute(a: TensorProxy, /, dim: int, dtype: Any = None) -> TensorProxy:
+        return forward(a, dim) if dtype is None else forward(a, dim, dtypes.to_torch_dtype(dtype))
+
+    return execute
+
+
+def _gradient(forward: Symbol, backward: Symbol) -> Callable[..., TensorProxy]:
+    execute = _execution(forward)
+
+    def grad_rule(a: TensorProxy, /, dim: int, dtype: Any = None) -> TensorProxy:
+        out = execute(a, dim, dtype)
+        put_grad(a, backward(get_grad(out), out, dim, dtypes.to_torch_dtype(a.dtype)))
+        return out
+
+    return grad_rule
+
+
+def _register_log_softmax_backward(executor: Executor, backward: Symbol) -> None:
+    """Claim Thunder's own log_softmax_backward too: the gradient of a log_softmax that was differentiated elsewhere."""
+
+    def takes(g: TensorProxy, /, output: TensorProxy, dim: int, dtype: Any) -> bool:
+        return _takes(str(executor.name), "log_softmax", output, dim)
+
+    def execute(g: TensorProxy, /, output: TensorProxy, dim: int, dtype: Any) -> TensorProxy:
+        return backward(g, output, dim, dtypes.to_torch_dtype(dtype))
+
+    executor.register_implementation(ltorch.log_softmax_backward, checker=takes, execution_transform=execute)
+
+
+# ---- spellings -------------------------------------------------------------------------------------------------------
+# Thunder 0.2.6 lacks or mistakes some of PyTorch's: input= by name, F.softmax without dim, _stacklevel of nn.LogSoftmax and
+# nn.Softmin, dtype by position, torch.special.softmax, an axis of length zero, autocast. The executors own lookasides
+# that bring every spelling to Thunder's symbol.
+def _emit(op: str, a: TensorProxy, dim: int, dtype: Any) -> TensorProxy:
+    if dtype is None:
+        dtype = _autocast_dtype(a)
+    if a.ndim == 0:
+        utils.canonicalize_dim(1, dim)
+    if any(type(n) is int and n == 0 for n in a.shape):
+        # Nothing to reduce: an empty result of the right dtype, with storage of its own and a gradient.
+        utils.canonicalize_dim(a.ndim, dim)
+        return ltorch.clone(a if dtype is None else ltorch.to(a, dtype))
+    return SYMBOLS[op](a, dim, dtype=dtype)
+
+
+def _autocast_dtype(a: TensorProxy) -> torch.dtype | None:
+    """float32 where eager autocast runs the softmax family in float32: half tensors on cuda and npu, not on cpu.
+
+    Source: PyTorch's autocast op reference; torch_npu registers the same list for its device.
+    """
+    stack = get_compile_data().autocast_stack
+    if stack.is_empty() or a.device.type not in ("cuda", "npu") or a.dtype not in dtypes.float_math_dtypes:
+        return None
+    enabled = stack.get_dtype_for_device_if_enabled(a.device.type) is not None
+    return torch.float32 if enabled and a.dtype in (dtypes.float16, dtypes.bfloat16) else None
+
+
+def _torch_spelling(op: str, input: TensorProxy, dim: int, dtype: Any = None) -> TensorProxy:
+    """torch.softmax, torch.special.softmax and Tensor.softmax: (input, dim, dtype)."""
+    return _emit(op, input, dim, dtype)
+
+
+def _functional_spelling(
+    op: str, input: TensorProxy, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> TensorProxy:
+    """torch.nn.functional.softmax: (input, dim, _stacklevel, dtype); without dim the axis that PyTorch infers."""
+    if dim is None:
+        dim = F._get_softmax_dim(op, input.ndim, _stacklevel)
+    return _emit(op, input, dim, dtype)
+
+
+def _softmin(input: TensorProxy, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> TensorProxy:
+    if dim is None:
+        dim = F._get_softmax_dim("softmin", input.ndim, _stacklevel)
+    return _emit("softmax", ltorch.neg(input), dim, dtype)
+
+
+def _spellings(op: str, functions: Sequence[Callable], functional: Callable) -> dict[Callable, Callable]:
+    return {**dict.fromkeys(functions, partial(_torch_spelling, op)), functional: partial(_functional_spelling, op)}
+
+
+# Tensor methods reach the interpreter as Thunder's symbols, so these stand in the table beside PyTorch's functions.
+_SPELLINGS: dict[Callable, Callable] = {
+    **_spellings(
+        "softmax", (torch.softmax, torch.special.softmax, torch.Tensor.softmax, ltorch._softmax), F.softmax
+    ),
+    **_spellings(
+        "log_softmax",
+        (torch.log_softmax, torch.special.log_softmax, torch.Tensor.log_softmax, ltorch.log_softmax),
+        F.log_softmax,
+    ),
+    F.softmin: _softmin,
+}

@@ -1,0 +1,150 @@
+"""Which executor takes a softmax: one pure function of operation, shape, dtype, device and options.
+
+The checkers of both executors and the report that explains a trace call :func:`claim`; nothing else decides, and
+nothing here has side effects.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from thunder_npu import kernels
+
+ACLNN = "aclnn"
+TRITON_ASCEND = "triton_ascend"
+OPS = ("softmax", "log_softmax", "safe_softmax")
+
+# CANN documents at most 8 axes for aclnnSoftmax and aclnnLogSoftmax.
+ACLNN_MAX_RANK = 8
+# aclnnSoftmaxBackward lists no DOUBLE although the forward does: a float64 softmax given to aclnn could not be trained.
+ACLNN_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+# On a CPU tensor both executors run ATen's kernel.
+REFERENCE_DTYPES = ACLNN_DTYPES | {torch.float64}
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """What routing knows of one softmax.
+
+    Attributes:
+        op: one of :data:`OPS`.
+        rank: number of axes of the input.
+        width: length of the reduced axis; None if it is symbolic (known at run time only).
+        empty: the input has no elements.
+        dtype: dtype of the input.
+        result_dtype: dtype of the result (differs from ``dtype`` if the call has ``dtype=``).
+        device: device type of the input: "cpu", "cuda", "npu", …
+    """
+
+    op: str
+    rank: int
+    width: int | None
+    empty: bool
+    dtype: torch.dtype
+    result_dtype: torch.dtype
+    device: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that routing reads; :mod:`thunder_npu.options` says what they mean."""
+
+    softmax_aclnn_max_fuse_numel: int
+    log_softmax_aclnn_fallback: bool
+    safe_softmax_aclnn_fallback: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Whether one executor takes a softmax, and why, in words."""
+
+    taken: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """The executor that takes a softmax (None: neither of ours does), and why, in words."""
+
+    executor: str | None
+    reason: str
+
+
+def claim(executor: str, softmax: Softmax, options: Options) -> Claim:
+    """Whether ``executor`` ("aclnn" or "triton_ascend") takes ``softmax``.
+
+    Raises:
+        KeyError: the executor is not one of ours.
+    """
+    rules = {ACLNN: _aclnn, TRITON_ASCEND: _triton_ascend}[executor]
+    if softmax.empty:
+        return Claim(False, "an empty tensor has nothing to compute")
+    if softmax.op == "safe_softmax" and not options.safe_softmax_aclnn_fallback:
+        return Claim(False, "safe_softmax_aclnn_fallback=False leaves _safe_softmax to ATen")
+    return rules(softmax, options)
+
+
+def route(softmax: Softmax, options: Options, order: Sequence[str] = (ACLNN, TRITON_ASCEND)) -> Route:
+    """The first executor in ``order`` that takes ``softmax``; with none, the reasons of all."""
+    refusals = []
+    for executor in order:
+        answer = claim(executor, softmax, options)
+        if answer.taken:
+            return Route(executor, answer.reason)
+        refusals.append(f"{executor}: {answer.reason}")
+    return Route(None, "; ".join(refusals))
+
+
+def _aclnn(softmax: Softmax, options: Options) -> Claim:
+    on_npu = softmax.device == "npu"
+    if not on_npu and softmax.device != "cpu":
+        return Claim(False, f"aclnn runs on npu tensors, this one is on {softmax.device}")
+    if softmax.result_dtype not in (ACLNN_DTYPES if on_npu else REFERENCE_DTYPES):
+        return Claim(False, f"aclnn has no softmax with a backward for {_name(softmax.result_dtype)}")
+    if on_npu and softmax.rank > ACLNN_MAX_RANK:
+        return Claim(False, f"CANN's softmax takes at most {ACLNN_MAX_RANK} axes, this one has {softmax.rank}")
+    if softmax.op == "log_softmax" and options.log_softmax_aclnn_fallback:
+        return Claim(True, "log_softmax_aclnn_fallback=True: log_softmax at every width")
+    bound = options.softmax_aclnn_max_fuse_numel
+    if softmax.width is None:
+        return Claim(False, "a symbolic width is never wide")
+    if bound == 0:
+        return Claim(False, "softmax_aclnn_max_fuse_numel=0: no routing by width")
+    if softmax.width <= bound:
+        return Claim(False, f"width {softmax.width} ≤ softmax_aclnn_max_fuse_numel={bound}")
+    return Claim(True, f"width {softmax.width} > softmax_aclnn_max_fuse_numel={bound}")
+
+
+def _triton_ascend(softmax: Softmax, options: Options) -> Claim:
+    if softmax.device == "cpu":
+        if softmax.result_dtype not in REFERENCE_DTYPES:
+            return Claim(False, f"ATen has no softmax for {_name(softmax.result_dtype)}")
+    else:
+        refusal = missing_triton(softmax.device) or kernels.unsupported(softmax.op, softmax.dtype, softmax.result_dtype)
+        if refusal is not None:
+            return Claim(False, refusal)
+    width = "a symbolic width: the kernels take any" if softmax.width is None else f"width {softmax.width}"
+    return Claim(True, f"{width}, not claimed before it in the list of executors")
+
+
+@lru_cache
+def missing_triton(device: str) -> str | None:
+    """Why no Triton kernel can run on tensors of device type ``device`` here; None if one can."""
+    backend = {"npu": "ascend", "cuda": "nvidia"}.get(device)
+    if backend is None:
+        return f"the Triton kernels run on npu and cuda tensors, this one is on {device}"
+    package = "triton-ascend" if device == "npu" else "triton"
+    if importlib.util.find_spec("triton") is None:
+        return f"the package {package} is not installed"
+    if importlib.util.find_spec(f"triton.backends.{backend}") is None:
+        return f"the installed triton has no {backend} backend; {device} tensors need the package {package}"
+    return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
