@@ -1,8 +1,8 @@
 """Lightning Thunder on Huawei Ascend NPUs: routed softmax executors, trace transforms and a virtual NPU.
 
 Importing this package imports neither torch nor Thunder: ``thunder_npu.virtual_npu`` has to run before torch does. As
-soon as Thunder is (or has been) imported, the executors "aclnn" and "triton_ascend" are registered and Thunder knows the
-"npu" device; the names below are loaded when they are first used.
+soon as Thunder is (or has been) imported, the executors "aclnn" and "triton_ascend" are registered and Thunder knows
+the "npu" device; the names below are loaded when they are first used.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ OPTIONS: dict[str, Option] = {
 }
 
 
-def resolve(name: str, compile_options: Mapping[str, Any]) -> bool | int:
+def resolve(name: str, compile_options: Mapping[str, Any]) -> Any:
     """The value of option ``name``: compile option, else environment variable, else default.
 
     Raises:
@@ -122,7 +122,7 @@ def resolve(name: str, compile_options: Mapping[str, Any]) -> bool | int:
     return option.default if text is None else option.parse(text)
 
 
-def get(name: str) -> bool | int:
+def get(name: str) -> Any:
     """The value of option ``name`` for the compilation under way (outside of one: environment, else default).
 
     Inside a compilation the query is recorded, so that ``thunder.last_compile_options`` lists the option as used.

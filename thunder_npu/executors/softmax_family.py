@@ -6,6 +6,8 @@ claim is :mod:`thunder_npu.routing`; this module only asks it.
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -59,7 +61,7 @@ def _backward_meta(grad: TensorProxy, out: TensorProxy, dim: int, input_dtype: A
 def routing_options(compile_options: dict[str, Any] | None = None) -> routing.Options:
     """The options that routing reads, of the compilation under way or of a finished one with these compile options."""
     read = options.get if compile_options is None else partial(options.resolve, compile_options=compile_options)
-    return routing.Options(**{name: read(name) for name in routing.Options.__dataclass_fields__})
+    return routing.Options(*(read(field.name) for field in dataclasses.fields(routing.Options)))
 
 
 def describe(op: str, a: TensorProxy, dim: Any, dtype: Any = None) -> routing.Softmax | None:
@@ -87,7 +89,7 @@ def _takes(executor: str, op: str, a: TensorProxy, /, dim: Any, dtype: Any = Non
 
 # ---- registration ----------------------------------------------------------------------------------------------------
 def register(executor: Executor, implementations: dict[str, Implementation]) -> None:
-    """Give ``executor`` its operators ``<name>_<op>`` and ``<name>_<op>_backward``, and let it claim Thunder's symbols."""
+    """Give ``executor`` its operators ``<name>_<op>`` and ``…_backward``, and let it claim Thunder's symbols."""
     for op, implementation in implementations.items():
         name = f"{executor.name}_{op}"
         forward = executor.register_operator(name, meta=_forward_meta, fn=implementation.forward)
@@ -133,9 +135,9 @@ def _register_log_softmax_backward(executor: Executor, backward: Symbol) -> None
 
 
 # ---- spellings -------------------------------------------------------------------------------------------------------
-# Thunder 0.2.6 lacks or mistakes some of PyTorch's: input= by name, F.softmax without dim, _stacklevel of nn.LogSoftmax and
-# nn.Softmin, dtype by position, torch.special.softmax, an axis of length zero, autocast. The executors own lookasides
-# that bring every spelling to Thunder's symbol.
+# Thunder 0.2.6 lacks or mistakes some of PyTorch's: input= by name, F.softmax without dim, _stacklevel of
+# nn.LogSoftmax and nn.Softmin, dtype by position, torch.special.softmax, an axis of length zero, autocast. The
+# executors own lookasides that bring every spelling to Thunder's symbol.
 def _emit(op: str, a: TensorProxy, dim: int, dtype: Any) -> TensorProxy:
     if dtype is None:
         dtype = _autocast_dtype(a)
@@ -169,15 +171,17 @@ def _functional_spelling(
     op: str, input: TensorProxy, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> TensorProxy:
     """torch.nn.functional.softmax: (input, dim, _stacklevel, dtype); without dim the axis that PyTorch infers."""
-    if dim is None:
-        dim = F._get_softmax_dim(op, input.ndim, _stacklevel)
-    return _emit(op, input, dim, dtype)
+    return _emit(op, input, _implicit_dim(op, input) if dim is None else dim, dtype)
 
 
 def _softmin(input: TensorProxy, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> TensorProxy:
-    if dim is None:
-        dim = F._get_softmax_dim("softmin", input.ndim, _stacklevel)
-    return _emit("softmax", ltorch.neg(input), dim, dtype)
+    return _emit("softmax", ltorch.neg(input), _implicit_dim("softmin", input) if dim is None else dim, dtype)
+
+
+def _implicit_dim(op: str, input: TensorProxy) -> int:
+    """The axis that torch.nn.functional takes without dim, with the warning that it gives."""
+    warnings.warn(f"Implicit dimension choice for {op} is deprecated: pass dim=", stacklevel=2)
+    return 0 if input.ndim in (0, 1, 3) else 1
 
 
 def _spellings(op: str, functions: Sequence[Callable], functional: Callable) -> dict[Callable, Callable]:
