@@ -49,9 +49,8 @@ def __dir__() -> list[str]:
 
 def _register() -> None:
     """Teach Thunder the npu device and our executors. Doing it again changes nothing."""
-    importlib.import_module("thunder_npu.device").register_npu_device()
-    importlib.import_module("thunder_npu.executors.aclnn_ex")
-    importlib.import_module("thunder_npu.executors.triton_ascend_ex")
+    for module in ("device", "executors.aclnn_ex", "executors.triton_ascend_ex"):  # each registers as it is imported
+        importlib.import_module(f"thunder_npu.{module}")
 
 
 class _RegisterAfterThunder(importlib.abc.MetaPathFinder):

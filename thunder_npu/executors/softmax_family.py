@@ -190,9 +190,7 @@ def _spellings(op: str, functions: Sequence[Callable], functional: Callable) -> 
 
 # Tensor methods reach the interpreter as Thunder's symbols, so these stand in the table beside PyTorch's functions.
 _SPELLINGS: dict[Callable, Callable] = {
-    **_spellings(
-        "softmax", (torch.softmax, torch.special.softmax, torch.Tensor.softmax, ltorch._softmax), F.softmax
-    ),
+    **_spellings("softmax", (torch.softmax, torch.special.softmax, torch.Tensor.softmax, ltorch._softmax), F.softmax),
     **_spellings(
         "log_softmax",
         (torch.log_softmax, torch.special.log_softmax, torch.Tensor.log_softmax, ltorch.log_softmax),

@@ -1,0 +1,40 @@
+# `make demo` and `make test` set up all they need, from an empty machine with Python 3.11 and a C++ compiler.
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+# Without this, `import torch` loads torch_npu, which needs CANN. The virtual NPU turns it on for itself.
+export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
+NPU := $(PY) -W ignore -m thunder_npu.virtual_npu
+
+.PHONY: setup demo test quick lint bench clean
+setup: $(VENV)/ready
+
+$(VENV)/ready: requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --no-deps -r requirements/dev.txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: setup
+	$(NPU) examples/demo.py --device npu
+
+test: lint
+	$(PY) -m pytest tests --ignore=tests/virtual_npu
+	$(NPU) -m pytest tests/virtual_npu
+
+quick: lint
+	$(PY) -m pytest tests --ignore=tests/virtual_npu -m "not slow"
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: setup
+	$(PY) benchmarks/compile_overhead.py
+	$(PY) benchmarks/host_overhead.py
+	$(PY) benchmarks/ascend_compile.py
+	$(NPU) benchmarks/virtual_npu.py
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,210 @@
+"""explain(): which symbol went to which executor, and why; which rewrites were done or declined, and why.
+
+Read from the traces of a compiled function after a call; nothing is computed or compiled here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import thunder
+import torch
+from rich.console import Console
+from rich.table import Table
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+from thunder_npu import routing
+from thunder_npu.executors.softmax_family import describe, routing_options
+from thunder_npu.transforms import Decision, decisions
+
+_OURS = re.compile(rf"^({routing.ACLNN}|{routing.TRITON_ASCEND})_(\w+)$")
+_ATEN = re.compile(r"^(?:torch\.ops\.aten\.)?_?(safe_softmax|softmax|log_softmax|log_softmax_backward_data|cat|stack)$")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One softmax-family, cat/stack or attention symbol of a final trace.
+
+    Attributes:
+        function: index of the compiled function (thunderfx compiles several; thunder.jit one).
+        trace: "forward" or "backward".
+        symbol: the name that the trace prints; a fused region is named before it, as in "TritonAscend0: softmax".
+        op: the operation: "softmax", "log_softmax_backward", "cat", "attention", …
+        shape, dtype, device: of the first tensor argument, dtype as Thunder prints it ("f32").
+        width: length of the reduced axis of a softmax; None if it is symbolic or the op reduces nothing.
+        executor: name of the executor that runs the symbol.
+        reason: why it went there.
+        path: "device" for npu and cuda tensors, "reference" where one of our executors runs ATen's CPU kernel, "cpu" for
+            anything else on a CPU.
+    """
+
+    function: int
+    trace: str
+    symbol: str
+    op: str
+    shape: tuple[int | str, ...]
+    dtype: str
+    device: str
+    width: int | None
+    executor: str
+    reason: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`explain` found. ``str()`` gives tables; ``rows`` and ``rewrites`` are plain data."""
+
+    symbols: list[Row] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dict per symbol, with the fields of :class:`Row`."""
+        return [asdict(row) for row in self.symbols]
+
+    @property
+    def rewrites(self) -> list[dict[str, Any]]:
+        """A dict per rewrite done or declined, with the fields of ``transforms.Decision``."""
+        return [asdict(decision) for decision in self.decisions]
+
+    def to_json(self) -> str:
+        """Rows and rewrites as a JSON object of two lists."""
+        return json.dumps({"rows": self.rows, "rewrites": self.rewrites}, indent=1, default=str)
+
+    def to_html(self) -> str:
+        """The tables of ``str()`` as one HTML page."""
+        console = self._print(record=True)
+        return console.export_html()
+
+    def __str__(self) -> str:
+        out = self._print(record=False).file
+        assert isinstance(out, io.StringIO)
+        return out.getvalue().rstrip("\n")
+
+    def _print(self, *, record: bool) -> Console:
+        console = Console(file=io.StringIO(), width=160, record=record)
+        table = Table(title="symbols")
+        for name in ("trace", "symbol", "shape", "dtype", "width", "executor", "path", "reason"):
+            table.add_column(name, justify="right" if name == "width" else "left")
+        several = len({row.function for row in self.symbols}) > 1
+        for row in self.symbols:
+            trace = f"{row.trace} {row.function}" if several else row.trace
+            shape = "×".join(map(str, row.shape)) or "scalar"
+            width = "" if row.width is None else str(row.width)
+            table.add_row(trace, row.symbol, shape, row.dtype, width, row.executor, row.path, row.reason)
+        console.print(table)
+        if self.decisions:
+            table = Table("transform", "done", "where", "reason", title="rewrites")
+            for d in self.decisions:
+                table.add_row(d.transform, "yes" if d.done else "no", d.line, d.reason)
+            console.print(table)
+        return console
+
+
+def explain(compiled: Callable[..., Any]) -> Report:
+    """What the last call of ``compiled`` ran where, and why.
+
+    ``compiled`` is what ``thunder.jit``, ``thunder.compile`` or ``thunder.dynamo.thunderfx`` returned.
+
+    Raises:
+        TypeError: it is none of these, or it has not been called yet.
+    """
+    symbols: list[Row] = []
+    rewrites: list[Decision] = []
+    for index, function in enumerate(_compiled_functions(compiled)):
+        rewrites += decisions(function)
+        for direction, trace in _final_traces(function):
+            for bsym, region in _flat(trace.bound_symbols):
+                row = _row(function, index, direction, bsym, region)
+                if row is not None:
+                    symbols.append(row)
+    return Report(symbols, rewrites)
+
+
+def _compiled_functions(compiled: Callable[..., Any]) -> list[Callable[..., Any]]:
+    backend = getattr(compiled, "_backend", None)
+    if backend is None:
+        return [compiled]
+    functions = [f for info in backend.subgraph_infos for f in info.thunder_compiled_fns or ()]
+    if not functions:
+        raise TypeError(f"{compiled!r} has not been called yet, or nothing in it was compiled by Thunder")
+    return functions
+
+
+def _final_traces(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    forward = thunder.last_traces(function)
+    yield "forward", forward[-1]
+    # On a cache hit Thunder moves last_traces to the entry that ran, but not last_backward_traces: ask the entry.
+    entry = next(e for e in thunder.compile_stats(function).interpreter_cache if e.computation_traces is forward)
+    if entry.backward_traces:
+        yield "backward", entry.backward_traces[-1]
+
+
+def _flat(bsyms: list[BoundSymbol]) -> Iterator[tuple[BoundSymbol, BoundSymbol | None]]:
+    """Every symbol of a final trace with the fused region that holds it, if one does."""
+    for bsym in bsyms:
+        if bsym.sym.is_fusion:
+            yield from ((inner, bsym) for inner in bsym.subsymbols)
+        else:
+            yield bsym, None
+
+
+def _operation(name: str) -> str | None:
+    if match := _OURS.match(name):
+        return match[2]
+    if match := _ATEN.match(name):
+        return match[1].removesuffix("_data")
+    return "attention" if "scaled_dot_product" in name or "sdpa" in name else None
+
+
+def _row(
+    function: Callable[..., Any], index: int, direction: str, bsym: BoundSymbol, region: BoundSymbol | None
+) -> Row | None:
+    op = _operation(bsym.sym.name)
+    tensors = [a for a in bsym.flat_args if isinstance(a, TensorProxy)]
+    if op is None or not tensors:
+        return None
+    runner = (region or bsym).sym.executor
+    executor = "torch" if runner is None else str(runner.name)
+    a = tensors[0]
+    softmax, reason = _why(function, bsym, op, a)
+    on_cpu = a.device.type == "cpu"
+    return Row(
+        function=index,
+        trace=direction,
+        symbol=bsym.sym.name if region is None else f"{region.sym.name}: {bsym.sym.name}",
+        op=op,
+        shape=tuple(n if type(n) is int else str(n) for n in a.shape),
+        dtype=a.dtype.shortname(),
+        device=str(a.device.device_str()),
+        width=None if softmax is None else softmax.width,
+        executor=executor,
+        reason=reason,
+        path=("reference" if executor in (routing.ACLNN, routing.TRITON_ASCEND) else "cpu") if on_cpu else "device",
+    )
+
+
+def _why(
+    function: Callable[..., Any], bsym: BoundSymbol, op: str, a: TensorProxy
+) -> tuple[routing.Softmax | None, str]:
+    """The softmax that ``bsym`` computes, as routing sees it, and why it went where it is."""
+    forward = op.removesuffix("_backward")
+    if forward not in routing.OPS:
+        return None, "" if op == "attention" else "different tensors"
+    data = thunder.compile_data(function)
+    options = routing_options(data.compile_options)
+    arguments = [*bsym.args[1:], *bsym.kwargs.values()]
+    dim = next(x for x in arguments if type(x) is int)
+    dtype = next((x for x in arguments if isinstance(x, (torch.dtype, thunder.dtypes.dtype))), None)
+    softmax = describe(forward, a, dim, None if op != forward else dtype)
+    if softmax is None:
+        return None, ""
+    order = [str(ex.name) for ex in data.executors_list if ex.name in (routing.ACLNN, routing.TRITON_ASCEND)]
+    return softmax, routing.route(softmax, options, order).reason
