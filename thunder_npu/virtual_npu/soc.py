@@ -32,11 +32,6 @@ class SoC:
         """Name of the BiShengIR driver program that targets this SoC."""
         return "bishengir-compile-a5" if self.a5 else "bishengir-compile"
 
-    @property
-    def optimizer(self) -> str:
-        """Name of the BiShengIR pass runner with the same dialects as `compiler`."""
-        return "bishengir-opt-a5" if self.a5 else "bishengir-opt"
-
 
 def _a2(name: str, cube_cores: int, hbm_gib: int) -> SoC:
     return SoC(name, cube_cores, 2 * cube_cores, _UB_A2, hbm_gib * _GIB)

@@ -1,0 +1,181 @@
+"""Lower the linalg that triton-ascend emits to a shared library for this CPU.
+
+    linalg ──(bishengir-opt: upstream MLIR passes)──► LLVM dialect ──(libtriton)──► object ──(C linker)──► library
+
+Only the two wheels and a C linker are used. The arithmetic keeps IEEE semantics: no fast-math flag is set. Nothing here
+executes a kernel or looks at the unified buffer.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .toolchain import host_cpu, link, program
+
+__all__ = ["ENTRY", "UnsupportedOperationError", "build_library"]
+
+ENTRY = "thunder_npu_entry"
+"""Symbol of every library built here: void (const void *arguments, int32 gx, gy, gz, x, y, z), one slot of eight bytes
+an argument, in the order of the kernel's run-time parameters; a memref's slot is its pointer."""
+
+_HIDDEN_ARGUMENTS = 2  # the lock and workspace pointers that triton-ascend puts first
+_GRID_ARGUMENTS = 6  # the grid's three sizes and the program's three indices, which it puts last
+
+_OPERATION = re.compile(r"^\s*(?:%\S+ = )?\"?([a-z_]+\.[a-z_.]+)", re.MULTILINE)
+_PASSES = (
+    "execution-engine-convert-hfusion-to-upstream",
+    "execution-engine-convert-hivm-to-upstream",
+    "func.func(decompose-tensor-concat)",
+    "convert-elementwise-to-linalg",
+    "empty-tensor-to-alloc-tensor",
+    "one-shot-bufferize{allow-return-allocs-from-loops=true}",
+    "expand-realloc",
+    "canonicalize",
+    "ownership-based-buffer-deallocation",
+    "canonicalize",
+    "buffer-deallocation-simplification",
+    "bufferization-lower-deallocations",
+    "cse",
+    "canonicalize",
+    "convert-bufferization-to-memref",
+    "annotation-lowering",
+    "convert-linalg-to-loops",
+    "expand-strided-metadata",
+    "convert-scf-to-cf",
+    "lower-affine",
+    "arith-expand{include-bf16=true}",
+    "convert-vector-to-llvm",
+    "convert-math-to-llvm",
+    "convert-math-to-libm",
+    "finalize-memref-to-llvm",
+    "convert-func-to-llvm",
+    "convert-cf-to-llvm",
+    "convert-index-to-llvm",
+    "convert-arith-to-llvm",
+    "reconcile-unrealized-casts",
+)
+
+
+class UnsupportedOperationError(RuntimeError):
+    """The kernel uses an operation that cannot be lowered to the CPU; the message names it."""
+
+
+def build_library(linalg: str) -> bytes:
+    """The shared library, as bytes, that executes a kernel.
+
+    Args:
+        linalg: the text of triton-ascend's "ttadapter" stage, for any SoC.
+
+    Raises:
+        UnsupportedOperationError: an operation has no lowering.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        object_file, library = Path(directory, "kernel.o"), Path(directory, "kernel.so")
+        object_file.write_bytes(_object(_llvm_dialect(linalg), directory))
+        link(library, object_file)
+        return library.read_bytes()
+
+
+def _llvm_dialect(linalg: str) -> str:
+    command = [program("bishengir-opt"), "-", f"--pass-pipeline=builtin.module({','.join(_PASSES)})"]
+    result = subprocess.run(command, input=linalg, capture_output=True, text=True)
+    if result.returncode:
+        raise UnsupportedOperationError(f"bishengir-opt cannot lower this kernel to the CPU:\n{result.stderr.strip()}")
+    if leftover := sorted({name for name in _OPERATION.findall(result.stdout) if not name.startswith("llvm.")}):
+        raise UnsupportedOperationError(f"no CPU lowering for {', '.join(leftover)}")
+    return result.stdout
+
+
+def _object(module: str, directory: str) -> bytes:
+    from triton._C.libtriton import ir, llvm
+
+    triple, cpu = host_cpu()
+    source = Path(directory, "kernel.llvm.mlir")
+    # LLVM's vectoriser asks the target for its widths, and finds the target through the module's triple.
+    source.write_text(f'module attributes {{llvm.target_triple = "{triple}"}} {{\n{_body_with_entry(module)}}}\n')
+    context = ir.context()
+    ir.load_dialects(context)
+    parsed = ir.parse_mlir_module(str(source), context)
+    parsed.context = context
+    llvm.init_targets()
+    # The LLVM context must outlive the module.
+    llvm_context = llvm.context()
+    llvm_module = llvm.to_module(parsed, llvm_context)
+    llvm.attach_datalayout(llvm_module, triple, cpu, "")
+    llvm.optimize_module(llvm_module, llvm.OPTIMIZE_O3, cpu, "", [], False)
+    return bytes(llvm.translate_to_asm(str(llvm_module), triple, cpu, "", [], False, True))
+
+
+def _body_with_entry(module: str) -> str:
+    """The module's functions, made self-contained: scratch memory from the runtime, and the uniform entry point.
+
+    malloc becomes the runtime's own function before LLVM optimises: LLVM knows that what malloc returns is undefined
+    and would fold reads of it away, and with them the NaN that shows a read outside a mask.
+    """
+    module = re.sub(r"^(\s*llvm\.func .*?) attributes \{.*\} \{$", r"\1 {", module, flags=re.M)
+    module = re.sub(r" \{(?:hacc|hivm|tt)\.[^{}]*\}", "", module)
+    module = re.sub(r"@malloc\(i64\) -> !llvm\.ptr", "@malloc(i64) -> (!llvm.ptr {llvm.noalias})", module)
+    module = module.replace("@malloc(", "@thunder_npu_scratch(").replace("@free(", "@thunder_npu_scratch_free(")
+    kernel, types = _kernel_signature(module)
+    body, call = [], []
+    slots = 0
+    for i, kind in enumerate(_parameters(types)):
+        name = f"%v{i}"
+        if kind in ("hidden", "memref"):
+            if kind == "hidden":
+                body.append(f"{name} = llvm.mlir.zero : !llvm.ptr")
+            else:
+                body += _load(name, slots, "!llvm.ptr")
+            call += [name, name, "%zero", "%most", "%one"]
+        elif kind == "i1":
+            body += [*_load(f"%b{i}", slots, "i8"), f"{name} = llvm.trunc %b{i} : i8 to i1"]
+            call.append(name)
+        else:
+            body += _load(name, slots, kind)
+            call.append(name)
+        slots += kind != "hidden"
+    call += [f"%g{i}" for i in range(_GRID_ARGUMENTS)]
+    grid = ", ".join(f"%g{i}: i32" for i in range(_GRID_ARGUMENTS))
+    lines = [
+        f"llvm.func @{ENTRY}(%arguments: !llvm.ptr, {grid}) {{",
+        "%zero = llvm.mlir.constant(0 : i64) : i64",
+        "%one = llvm.mlir.constant(1 : i64) : i64",
+        f"%most = llvm.mlir.constant({2**62} : i64) : i64",
+        *body,
+        f"llvm.call @{kernel}({', '.join(call)}) : ({', '.join(types)}) -> ()",
+        "llvm.return",
+        "}",
+    ]
+    return "\n".join([module[module.index("{") + 1 : module.rindex("}")], *lines, ""])
+
+
+def _load(name: str, slot: int, kind: str) -> list[str]:
+    return [
+        f"%p{slot} = llvm.getelementptr inbounds %arguments[{8 * slot}] : (!llvm.ptr) -> !llvm.ptr, i8",
+        f"{name} = llvm.load %p{slot} : !llvm.ptr -> {kind}",
+    ]
+
+
+def _kernel_signature(module: str) -> tuple[str, list[str]]:
+    """(name, LLVM types of the parameters) of the one function defined in `module` that takes a launch's grid."""
+    for name, parameters in re.findall(r"llvm\.func @(\w+)\((%arg0: [^\n]*)\) \{$", module, re.M):
+        types = [p.split(": ", 1)[1].split(" {")[0].strip() for p in re.split(r", (?=%arg\d)", parameters)]
+        if types[-_GRID_ARGUMENTS:] == ["i32"] * _GRID_ARGUMENTS:
+            return name, types
+    raise UnsupportedOperationError("the lowered module defines no kernel")
+
+
+def _parameters(types: list[str]) -> list[str]:
+    """One word per source-level parameter, grid left out: "hidden", "memref" (five LLVM values) or a scalar's type."""
+    types = types[:-_GRID_ARGUMENTS]
+    kinds: list[str] = []
+    while types:
+        if types[0] == "!llvm.ptr":
+            kinds.append("hidden" if len(kinds) < _HIDDEN_ARGUMENTS else "memref")
+            types = types[5:]
+        else:
+            kinds.append(types.pop(0))
+    return kinds

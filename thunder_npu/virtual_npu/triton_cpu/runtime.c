@@ -1,0 +1,165 @@
+/* What a Triton-Ascend kernel compiled for the CPU needs at run time: scratch memory, strided copies, and the loop over
+ * the programs of a launch, spread over threads. Knows nothing of Python, Triton or torch. Plain C11 and POSIX threads.
+ *
+ * Scratch memory stands for the unified buffer. It is handed out filled with 0xff bytes, which is NaN in every floating
+ * type, so that a value read from outside a mask, or from a buffer that was never written, shows in the result. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- scratch -----------------------------------------------------------------------------------------------------
+ * Blocks are kept per thread and handed out again: a tile loop allocates and frees the same few sizes all the time, and
+ * going through malloc would map and unmap pages for every tile of 128 KiB or more. */
+
+enum { ALIGNMENT = 64, CACHED_BLOCKS = 32 };
+
+typedef struct { uint64_t capacity, size; } header;
+static _Thread_local header *cached[CACHED_BLOCKS];
+static atomic_int_least64_t live_bytes;
+
+void *thunder_npu_scratch(uint64_t size) {
+  header *block = 0;
+  for (int i = 0; i < CACHED_BLOCKS; i++)
+    if (cached[i] && cached[i]->capacity >= size && cached[i]->capacity <= 2 * size + 4096) {
+      block = cached[i];
+      cached[i] = 0;
+      break;
+    }
+  if (!block) {
+    uint64_t capacity = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (posix_memalign((void **)&block, ALIGNMENT, ALIGNMENT + capacity)) {
+      fprintf(stderr, "thunder_npu: no memory for %llu bytes of kernel scratch\n", (unsigned long long)size);
+      abort();
+    }
+    block->capacity = capacity;
+  }
+  block->size = size;
+  atomic_fetch_add_explicit(&live_bytes, (int64_t)size, memory_order_relaxed);
+  return memset((char *)block + ALIGNMENT, 0xff, size);
+}
+
+void thunder_npu_scratch_free(void *pointer) {
+  if (!pointer) return;
+  header *block = (header *)((char *)pointer - ALIGNMENT);
+  atomic_fetch_sub_explicit(&live_bytes, (int64_t)block->size, memory_order_relaxed);
+  for (int i = 0; i < CACHED_BLOCKS; i++)
+    if (!cached[i]) {
+      cached[i] = block;
+      return;
+    }
+  free(block);
+}
+
+/* Scratch bytes handed out and not given back; zero between launches. */
+int64_t thunder_npu_scratch_live(void) { return atomic_load(&live_bytes); }
+
+/* ---- strided copies: what MLIR's memref.copy calls --------------------------------------------------------------- */
+
+typedef struct { int64_t rank; void *descriptor; } unranked;
+
+void memrefCopy(int64_t element_size, unranked *source, unranked *target) {
+  int64_t rank = source->rank, index[16] = {0};
+  int64_t *s = source->descriptor, *t = target->descriptor; /* allocated, aligned, offset, sizes[rank], strides[rank] */
+  char *from = (char *)s[1] + s[2] * element_size, *to = (char *)t[1] + t[2] * element_size;
+  int64_t *sizes = s + 3, *from_strides = s + 3 + rank, *to_strides = t + 3 + rank;
+  for (int64_t i = 0; i < rank; i++)
+    if (sizes[i] <= 0) return;
+  int64_t run = 1; /* elements of the innermost contiguous run */
+  while (rank && (sizes[rank - 1] == 1 || (from_strides[rank - 1] == run && to_strides[rank - 1] == run)))
+    run *= sizes[--rank];
+  if (!rank) {
+    memcpy(to, from, run * element_size);
+    return;
+  }
+  for (;;) {
+    int64_t from_offset = 0, to_offset = 0, axis = rank - 1;
+    for (int64_t i = 0; i < rank; i++) from_offset += index[i] * from_strides[i], to_offset += index[i] * to_strides[i];
+    memcpy(to + to_offset * element_size, from + from_offset * element_size, run * element_size);
+    while (axis >= 0 && ++index[axis] == sizes[axis]) index[axis--] = 0;
+    if (axis < 0) return;
+  }
+}
+
+/* ---- launches ----------------------------------------------------------------------------------------------------
+ * The calling thread runs programs itself and workers join when they wake, so a short launch never waits for a thread
+ * that has not started. Workers live as long as the process; a forked child starts its own. */
+
+typedef void (*entry)(const void *arguments, int32_t grid_x, int32_t grid_y, int32_t grid_z, int32_t x, int32_t y,
+                      int32_t z);
+
+static struct {
+  entry function;
+  const void *arguments;
+  int32_t grid[3];
+  int64_t programs;
+  atomic_int_least64_t next;
+} job;
+
+static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER, left = PTHREAD_COND_INITIALIZER;
+static int workers, seats, inside; /* started; still wanted by the open job; running it now */
+static pid_t owner;
+
+static void run_programs(void) {
+  int64_t i;
+  while ((i = atomic_fetch_add(&job.next, 1)) < job.programs)
+    job.function(job.arguments, job.grid[0], job.grid[1], job.grid[2], (int32_t)(i % job.grid[0]),
+                 (int32_t)(i / job.grid[0] % job.grid[1]), (int32_t)(i / job.grid[0] / job.grid[1]));
+}
+
+static void *work(void *unused) {
+  pthread_mutex_lock(&lock);
+  for (;;) {
+    while (!seats) pthread_cond_wait(&opened, &lock);
+    seats--, inside++;
+    pthread_mutex_unlock(&lock);
+    run_programs();
+    pthread_mutex_lock(&lock);
+    if (!--inside) pthread_cond_signal(&left);
+  }
+  return unused;
+}
+
+/* Threads do not survive fork, and a lock may have been held: the child begins anew. */
+static void after_fork(void) {
+  workers = seats = inside = 0;
+  pthread_mutex_init(&one_launch, 0);
+  pthread_mutex_init(&lock, 0);
+  pthread_cond_init(&opened, 0);
+  pthread_cond_init(&left, 0);
+}
+
+/* Runs every program of the grid, x fastest, on up to `threads` threads. */
+void thunder_npu_launch(entry function, const void *arguments, int32_t grid_x, int32_t grid_y, int32_t grid_z,
+                        int32_t threads) {
+  int64_t programs = (int64_t)grid_x * grid_y * grid_z;
+  if (programs <= 0) return;
+  pthread_mutex_lock(&one_launch);
+  if (owner != getpid()) {
+    if (!owner) pthread_atfork(0, 0, after_fork);
+    owner = getpid();
+  }
+  job.function = function, job.arguments = arguments, job.programs = programs;
+  job.grid[0] = grid_x, job.grid[1] = grid_y, job.grid[2] = grid_z;
+  atomic_store(&job.next, 0);
+  int wanted = programs < threads ? (int)programs - 1 : threads - 1;
+  if (wanted > 0) {
+    pthread_mutex_lock(&lock);
+    for (pthread_t thread; workers < wanted && !pthread_create(&thread, 0, work, 0); workers++) pthread_detach(thread);
+    seats = wanted;
+    pthread_cond_broadcast(&opened);
+    pthread_mutex_unlock(&lock);
+  }
+  run_programs();
+  if (wanted > 0) {
+    pthread_mutex_lock(&lock);
+    seats = 0;
+    while (inside) pthread_cond_wait(&left, &lock);
+    pthread_mutex_unlock(&lock);
+  }
+  pthread_mutex_unlock(&one_launch);
+}
