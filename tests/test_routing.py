@@ -1,0 +1,119 @@
+"""Routing: the decision table, as a function and as what traces show."""
+
+import dataclasses
+
+import pytest
+import torch
+from traces import assert_same, backward_symbols, forward_symbols, jit, run
+
+from thunder_npu import routing
+
+DEFAULTS = routing.Options(256, True, True)
+
+
+def softmax(**changes):
+    base = routing.Softmax("softmax", 2, 64, False, torch.float32, torch.float32, "npu")
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "taken"),
+    [
+        ({"width": 256}, DEFAULTS, False),
+        ({"width": 257}, DEFAULTS, True),
+        ({"width": 257, "op": "safe_softmax"}, DEFAULTS, True),
+        ({"width": None}, DEFAULTS, False),
+        ({"width": 10**6}, dataclasses.replace(DEFAULTS, softmax_aclnn_max_fuse_numel=0), False),
+        ({"width": 1, "op": "log_softmax"}, DEFAULTS, True),
+        ({"width": None, "op": "log_softmax"}, DEFAULTS, True),
+        ({"width": 1, "op": "log_softmax"}, dataclasses.replace(DEFAULTS, log_softmax_aclnn_fallback=False), False),
+        ({"width": 999, "op": "log_softmax"}, dataclasses.replace(DEFAULTS, log_softmax_aclnn_fallback=False), True),
+        ({"width": 999, "op": "safe_softmax"}, dataclasses.replace(DEFAULTS, safe_softmax_aclnn_fallback=False), False),
+        ({"width": 999, "dtype": torch.float64, "result_dtype": torch.float64}, DEFAULTS, False),
+        ({"width": 999, "dtype": torch.float64, "result_dtype": torch.float64, "device": "cpu"}, DEFAULTS, True),
+        ({"width": 999, "dtype": torch.int64, "result_dtype": torch.float32}, DEFAULTS, True),
+        ({"width": 999, "dtype": torch.int64, "result_dtype": torch.int64}, DEFAULTS, False),
+        ({"width": 999, "rank": 8}, DEFAULTS, True),
+        ({"width": 999, "rank": 9}, DEFAULTS, False),
+        ({"width": 999, "empty": True}, DEFAULTS, False),
+        ({"width": 999, "device": "cuda"}, DEFAULTS, False),
+        ({"width": 999, "device": "meta"}, DEFAULTS, False),
+    ],
+)
+def test_what_aclnn_takes(changes, options, taken):
+    answer = routing.claim("aclnn", softmax(**changes), options)
+    assert answer.taken is taken
+    assert answer.reason
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu", "cuda", "meta", "xpu"])
+@pytest.mark.parametrize("op", routing.OPS)
+def test_a_refused_softmax_has_both_reasons(device, op):
+    complex_one = softmax(op=op, device=device, dtype=torch.complex64, result_dtype=torch.complex64)
+    answer = routing.route(complex_one, DEFAULTS)
+    assert answer.executor is None
+    assert "aclnn: " in answer.reason
+    assert "triton_ascend: " in answer.reason
+
+
+def test_the_order_of_the_list_decides():
+    wide = softmax(width=999, device="cpu")
+    assert routing.route(wide, DEFAULTS, ("aclnn", "triton_ascend")).executor == "aclnn"
+    assert routing.route(wide, DEFAULTS, ("triton_ascend", "aclnn")).executor == "triton_ascend"
+    with pytest.raises(KeyError):
+        routing.claim("nvfuser", wide, DEFAULTS)
+
+
+WIDTHS = (1, 255, 256, 257, 50257)
+
+
+@pytest.mark.parametrize("bound", [None, 0, 4096])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_width_routes_forward_and_backward(width, bound):
+    options = {} if bound is None else {"softmax_aclnn_max_fuse_numel": bound}
+    limit = 256 if bound is None else bound
+    name = "aclnn" if limit and width > limit else "triton_ascend"
+
+    def fn(x):
+        return torch.softmax(x, -1)
+
+    x, cotangent = torch.randn(4, width, requires_grad=True), torch.randn(4, width)
+    jitted = jit(fn, **options)
+    assert_same(run(jitted, x, cotangent=cotangent), run(fn, x, cotangent=cotangent))
+    assert [s for s in forward_symbols(jitted) if "softmax" in s] == [f"{name}_softmax"]
+    assert [s for s in backward_symbols(jitted) if "softmax" in s] == [f"{name}_softmax_backward"]
+    assert not {"exp", "amax", "sum", "mul", "sub"} & {*forward_symbols(jitted), *backward_symbols(jitted)}
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "name"),
+    [({}, 1, "aclnn"), ({}, 50257, "aclnn"), ({"softmax_aclnn_max_fuse_numel": 0}, 50257, "aclnn"),
+     ({"log_softmax_aclnn_fallback": False}, 256, "triton_ascend"),
+     ({"log_softmax_aclnn_fallback": False}, 257, "aclnn"),
+     ({"log_softmax_aclnn_fallback": False, "softmax_aclnn_max_fuse_numel": 0}, 257, "triton_ascend")],
+)  # fmt: skip
+def test_log_softmax(options, width, name):
+    def fn(x):
+        return torch.log_softmax(x, -1)
+
+    x = torch.randn(3, width, requires_grad=True)
+    jitted = jit(fn, **options)
+    assert_same(run(jitted, x), run(fn, x))
+    assert [s for s in forward_symbols(jitted) if "softmax" in s] == [f"{name}_log_softmax"]
+    assert [s for s in backward_symbols(jitted) if "softmax" in s] == [f"{name}_log_softmax_backward"]
+
+
+@pytest.mark.parametrize("width", [3, 50257])
+def test_symbolic_widths_go_to_triton(width):
+    jitted = jit(lambda x: torch.softmax(x, -1), cache="symbolic values")
+    x = torch.randn(2, width)
+    assert_same(jitted(x), torch.softmax(x, -1))
+    assert [s for s in forward_symbols(jitted) if "softmax" in s] == ["triton_ascend_softmax"]
+
+
+def test_each_signature_is_routed_anew():
+    jitted = jit(lambda x: torch.softmax(x, -1))
+    for width, name in ((8, "triton_ascend"), (9000, "aclnn"), (8, "triton_ascend"), (9000, "aclnn")):
+        x = torch.randn(2, width)
+        assert_same(jitted(x), torch.softmax(x, -1))
+        assert f"{name}_softmax" in forward_symbols(jitted)
