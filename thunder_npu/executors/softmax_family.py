@@ -17,12 +17,14 @@ import torch
 import torch.nn.functional as F
 from thunder.core import dtypes, utils
 from thunder.core.compile_data import get_compile_data
+from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import Executor
 
 from thunder_npu import options, routing
+from thunder_npu.transforms import repeat_cat
 from thunder_npu.transforms import softmax as safe
 
 Forward = Callable[[torch.Tensor, int, torch.dtype | None], torch.Tensor]
@@ -101,7 +103,8 @@ def register(executor: Executor, implementations: dict[str, Implementation]) -> 
             grad_transform=_gradient(forward, backward),
         )
     _register_log_softmax_backward(executor, executor.opmap[f"{executor.name}_log_softmax_backward"])
-    executor._lookasides.update(_SPELLINGS)
+    executor._lookasides.update({f: record_source_loc_in_symbol_header(call) for f, call in _SPELLINGS.items()})
+    repeat_cat.register(executor)
 
 
 def _execution(forward: Symbol) -> Callable[..., TensorProxy]:
