@@ -1,12 +1,34 @@
-"""Placeholder until the kernels land (overwrite freely)."""
+"""Triton kernels of the softmax family, for Ascend NPUs and CUDA, and the launch plans that fit them to a device.
 
+Imports torch and (on the first launch) triton, never thunder. The functions take npu or cuda tensors, or CPU tensors
+while the virtual NPU's Triton driver is active; they never fall back to ATen.
+"""
 
-def _missing(*args, **kwargs):
-    raise NotImplementedError("kernels are not written yet")
+from .launch import KernelCompileError, target_of
+from .plan import Plan, Target, ascend_target, plan_one_pass, rows_per_tile
+from .softmax import (
+    log_softmax,
+    log_softmax_backward,
+    safe_softmax,
+    safe_softmax_backward,
+    softmax,
+    softmax_backward,
+    unsupported,
+)
 
-
-softmax = log_softmax = safe_softmax = softmax_backward = log_softmax_backward = safe_softmax_backward = _missing
-
-
-def unsupported(op, dtype_in, dtype_out):
-    return "kernels are not written yet"
+__all__ = [
+    "KernelCompileError",
+    "Plan",
+    "Target",
+    "ascend_target",
+    "log_softmax",
+    "log_softmax_backward",
+    "plan_one_pass",
+    "rows_per_tile",
+    "safe_softmax",
+    "safe_softmax_backward",
+    "softmax",
+    "softmax_backward",
+    "target_of",
+    "unsupported",
+]

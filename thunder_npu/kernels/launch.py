@@ -1,0 +1,138 @@
+"""Runs a kernel on tensors: finds the device's target, plans, launches, and names what failed when compiling fails.
+
+Triton is imported on the first launch, not before: it may be absent. No path here falls back to another implementation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .layout import Layout, row_layout
+from .plan import Plan, Target, ascend_target, plan
+
+__all__ = ["KernelCompileError", "launch", "target_of"]
+
+
+class KernelCompileError(RuntimeError):
+    """A kernel could not be compiled, or its launch was refused; names the kernel, shape, dtypes, device and reason."""
+
+
+def target_of(device: torch.device) -> Target:
+    """The plan target of a tensor's device: cuda, npu, or cpu while the virtual NPU's Triton driver is active.
+
+    Raises:
+        RuntimeError: Triton has no driver for this device.
+    """
+    if device.type == "cuda":
+        return _cuda_target(torch.cuda.current_device() if device.index is None else device.index)
+    from triton.runtime import driver
+
+    active = driver.active.get_current_target()
+    if active.backend != "npu":
+        raise RuntimeError(
+            f"no Triton kernel runs on {device}: the active Triton driver is for {active.backend!r}; "
+            "use npu or cuda tensors, or install the virtual NPU's driver"
+        )
+    properties = driver.active.utils.get_device_properties(driver.active.get_current_device())
+    return _ascend_target(active.arch, properties["num_vectorcore"])
+
+
+@functools.cache
+def _cuda_target(index: int) -> Target:
+    properties = torch.cuda.get_device_properties(index)
+    return Target("cuda", properties.name, properties.multi_processor_count)
+
+
+_ascend_target = functools.cache(ascend_target)
+
+
+def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, dim: int) -> None:
+    """Run `kernel` (a key of plan.LIVE) over dimension `dim` of tensors of one shape, none of them empty.
+
+    Raises:
+        KernelCompileError: the kernel does not compile for the device.
+    """
+    tensors = (*inputs, output)
+    layout = row_layout(output.shape, dim, [t.stride() for t in tensors])
+    if layout is None:
+        # Five or more axes that no strides merge: one launch per index of the shortest, which leaves the rest simpler.
+        sizes = [(size, i) for i, size in enumerate(output.shape) if i != dim and size > 1 and output.stride(i) != 1]
+        _, axis = min(sizes)
+        for i in range(output.shape[axis]):
+            slices = [t.select(axis, i) for t in inputs]
+            launch(kernel, slices, output.select(axis, i), dim - (axis < dim))
+        return
+    target = target_of(output.device)
+    aligned = all(t.data_ptr() % 16 == 0 for t in tensors)
+    sizes_in = [t.element_size() for t in inputs]
+    chosen = plan(kernel, layout, sizes_in, [output.element_size()], target, aligned=aligned)
+    try:
+        with _device(output.device):
+            _run(kernel, chosen, layout, tensors, target)
+    except _failures() as error:
+        dtypes = ", ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
+        raise KernelCompileError(
+            f"{kernel} over dim {dim} of {tuple(output.shape)} ({dtypes}) failed to compile for {target.name}, "
+            f"with {chosen}: {error}"
+        ) from error
+
+
+def launch_arguments(kernel: str, chosen: Plan, layout: Layout, precise: bool) -> tuple[Any, list[int], dict[str, Any]]:
+    """The Triton function of a plan, its run-time arguments after the pointers, and its constexpr arguments."""
+    from . import tile_kernels, vector_kernels
+
+    backward = kernel.endswith("backward")
+    constants: dict[str, Any] = {"LOG": kernel.startswith("log"), "PRECISE": precise}
+    if not backward:
+        constants["SAFE"] = kernel == "safe_softmax"
+    if chosen.kernel == "tile":
+        function = tile_kernels.softmax_backward_tiles if backward else tile_kernels.softmax_tiles
+        numbers = [chosen.tiles, layout.rows, layout.width, layout.outer[1], layout.outer[2]]
+        for strides in layout.tensors:
+            numbers += [*strides.outer, strides.row, strides.column]
+        constants.update(
+            ROWS=chosen.rows, BLOCK=chosen.block, AXIS=layout.axis, ONE_PASS=chosen.one_pass, MASKED=chosen.masked
+        )
+        for name, i in (("G_ACCESS", 0), ("Y_ACCESS", 1)) if backward else (("X_ACCESS", 0),):
+            constants[name] = layout.access(i)
+        return function, numbers, constants
+    numbers = [layout.rows, layout.width]
+    constants["VECTOR"] = chosen.vector
+    if chosen.kernel == "ragged":
+        function = vector_kernels.softmax_backward_ragged if backward else vector_kernels.softmax_ragged
+        constants.update(ROWS=chosen.rows, BLOCK=chosen.block)
+    else:
+        function = vector_kernels.softmax_backward_wide if backward else vector_kernels.softmax_wide
+        constants.update(VECTORS=chosen.rows, LANES=chosen.block)
+    return function, numbers, constants
+
+
+def _run(kernel: str, chosen: Plan, layout: Layout, tensors: Sequence[torch.Tensor], target: Target) -> None:
+    cuda = target.kind == "cuda"
+    precise = cuda and tensors[-1].dtype == torch.float32
+    function, numbers, constants = launch_arguments(kernel, chosen, layout, precise)
+    options = {"num_warps": chosen.num_warps} if cuda else {}
+    function[(chosen.grid,)](*tensors, *numbers, **constants, **options)
+
+
+def _device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Triton launches on the current device, which need not be the tensor's."""
+    if device.type == "cpu":
+        return contextlib.nullcontext()
+    return getattr(torch, device.type).device(device)
+
+
+@functools.cache
+def _failures() -> tuple[type[BaseException], ...]:
+    """What Triton's front ends, back ends and drivers raise when they cannot compile or load a kernel."""
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources
+
+    base = next(c for c in CompilationError.__mro__ if c.__name__ == "TritonError")
+    return (base, OutOfResources, RuntimeError, subprocess.CalledProcessError)

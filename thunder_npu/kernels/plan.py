@@ -1,0 +1,313 @@
+"""Launch plans: how a row-wise kernel is cut into tiles for a device.
+
+One model serves every kernel, this package's own and the generated ones: what a tile of rows × columns costs in on-chip
+memory, against what the device has. Pure functions of numbers; no torch, no triton, nothing is compiled or launched.
+
+**Ascend.** A vector core works in its unified buffer, so the tile must fit there or the compiler silently gives up
+double buffering. A tile costs, per element,
+
+    2 · bytes of every load   (a tile that is read is double-buffered)
+  + 2 · bytes of every store narrower than float32   (a float32 result leaves from the tile it was computed in)
+  + 4 · live                  (float32 tiles alive at once, upcast copies included; `LIVE` for our own kernels)
+
+and, per row, `ROW_BYTES` for the row's own values (maximum, sum, …). Loads and stores are counted per statement: a loop
+that reads its input twice pays twice. The inner axis is padded to 32 bytes, the unit of the unified buffer. A load with
+gaps between neighbours costs `STRIDED_BYTES` per element, a block of 32 bytes for each, twice, and the upcast of it.
+The figures are upper bounds of what BiShengIR 1.2.0 plans (tests/kernels/test_compile.py holds them to it), and a plan
+takes at most `BUDGET` of the buffer. As many programs run as there are vector cores; each loops over tiles.
+
+**CUDA.** Registers and the bandwidth of the memory decide; the tables below were measured on an H200
+(benchmarks/gpu_softmax.py), a program per tile. Widths that do not keep rows 16-byte aligned use the "ragged" kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .layout import TILE, TURNED, Layout
+
+ASCEND_MAX_PROGRAMS = 65535
+UNIFIED_BUFFER_BYTES = (("Ascend950", 253_952), ("Ascend910", 196_608))
+BUDGET = 0.85
+ROW_BYTES = 32
+ALIGNMENT = 32
+MAX_ROWS = 2048
+STRIDED_BYTES = {2: 240, 4: 136}
+INT32_REACH = 2**30
+"""Largest offset, in elements, between the first and the last row (or column) of a tile: two of them stay in int32."""
+
+# Float32 tiles alive beside the buffers: kernel → (one pass, loop), each (all inputs float32, some input half).
+LIVE: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "softmax": ((1, 2), (1, 3)),
+    "safe_softmax": ((1, 2), (1, 3)),
+    "log_softmax": ((4, 3), (3, 3)),
+    "softmax_backward": ((3, 3), (3, 5)),
+    "log_softmax_backward": ((3, 3), (3, 4)),
+}
+# Which inputs the first sweep of the loop reads; the second reads all.
+FIRST_SWEEP = {"softmax": 1, "safe_softmax": 1, "log_softmax": 1, "softmax_backward": 2, "log_softmax_backward": 1}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device, as far as plans depend on it."""
+
+    kind: Literal["ascend", "cuda"]
+    name: str
+    """SoC or GPU name, for messages."""
+    cores: int
+    """Vector cores of the NPU, multiprocessors of the GPU."""
+    unified_buffer_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch: `grid` programs share `tiles` tiles of `rows` × `block` elements.
+
+    `rows` never exceeds the layout's row count: the last tile of an outer index is moved back over its neighbour, which
+    then computes a few rows twice and needs no row mask. `one_pass`: a tile holds whole rows; otherwise the kernel
+    sweeps over the columns twice. `masked`: the last block of columns is not full.
+    """
+
+    kernel: Literal["tile", "ragged", "wide"]
+    rows: int
+    block: int
+    one_pass: bool
+    masked: bool
+    tiles: int
+    grid: int
+    num_warps: int = 4
+    vector: int = 0
+    """CUDA: elements per 16 bytes of the narrowest tensor, for the kernels that read a row by whole vectors."""
+
+
+def ascend_target(soc: str, vector_cores: int) -> Target:
+    """The target of an Ascend SoC. Raises ValueError for a name whose unified buffer is not known."""
+    for prefix, size in UNIFIED_BUFFER_BYTES:
+        if soc.startswith(prefix):
+            return Target("ascend", soc, vector_cores, size)
+    raise ValueError(f"unknown SoC {soc!r}: its unified buffer is not in thunder_npu.kernels.plan.UNIFIED_BUFFER_BYTES")
+
+
+def block_sizes(limit: int) -> list[int]:
+    """Column blocks up to `limit`: four to an octave, for few compiled kernels and at most a fifth of padding."""
+    sizes = [1, 2, 3, 4, 5, 6, 7, 8]
+    while sizes[-1] < limit:
+        step = 1 << (sizes[-1].bit_length() - 3)
+        sizes.append(sizes[-1] + step)
+    return [s for s in sizes if s <= limit]
+
+
+def block_for(width: int) -> int:
+    """The smallest block size that holds `width` columns."""
+    return next(s for s in block_sizes(2 * width) if s >= width)
+
+
+def bytes_per_element(loads: Sequence[int], stores: Sequence[int], live: int) -> int:
+    """Unified-buffer bytes of one tile element: element sizes of all loads and stores, float32 tiles alive."""
+    return 2 * sum(loads) + 2 * sum(s for s in stores if s < 4) + 4 * live
+
+
+def tile_bytes(rows: int, block: int, element_bytes: int, *, axis: int = 1, narrowest: int = 4) -> int:
+    """Unified-buffer bytes of a tile; `narrowest`: the smallest element size, which sets the padding."""
+    unit = ALIGNMENT // narrowest
+    padded_rows, padded_block = (rows, _up(block, unit)) if axis == 1 else (_up(rows, unit), block)
+    return padded_rows * padded_block * element_bytes + padded_rows * ROW_BYTES
+
+
+def rows_per_tile(
+    width: int, element_bytes: int, target: Target, *, axis: int = 1, narrowest: int = 4, limit: int = MAX_ROWS
+) -> int:
+    """Rows of `width` columns that fit one tile on an Ascend target; 0 where not even one does."""
+    budget = int(BUDGET * target.unified_buffer_bytes)
+    unit = ALIGNMENT // narrowest
+    if axis == 1:
+        rows = budget // (_up(width, unit) * element_bytes + ROW_BYTES)
+    else:
+        rows = budget // (width * element_bytes + ROW_BYTES) // unit * unit
+    return min(rows, limit)
+
+
+def plan_one_pass(
+    rows: int, width: int, target: Target, *, loads: Sequence[int], stores: Sequence[int], live: int, outer: int = 1
+) -> Plan | None:
+    """A one-pass plan for a generated kernel over `outer` × `rows` contiguous rows; None where the row does not fit.
+
+    Args:
+        loads, stores: element sizes in bytes of every tile loaded or stored, one entry per statement.
+        live: float32 tiles alive at once, upcast copies of half-precision loads included.
+    """
+    if target.kind == "cuda":
+        return _cuda_tile(rows, outer, width, max((*loads, *stores)), live)
+    block = block_for(width)
+    per_element = bytes_per_element(loads, stores, live)
+    fit = rows_per_tile(block, per_element, target, narrowest=min((4, *loads, *stores)))
+    return _ascend(target, min(fit, rows), block, rows, outer, width, True) if fit else None
+
+
+def plan(
+    kernel: str, layout: Layout, loads: Sequence[int], stores: Sequence[int], target: Target, *, aligned: bool = True
+) -> Plan:
+    """The plan of one of our own kernels.
+
+    Args:
+        kernel: a key of `LIVE`.
+        loads, stores: element sizes in bytes of the inputs and of the results, in the order of `layout.tensors`.
+        aligned: every tensor begins at a multiple of 16 bytes.
+    """
+    if target.kind == "ascend":
+        return _plan_ascend(kernel, layout, loads, stores, target)
+    return _plan_cuda(kernel, layout, (*loads, *stores), aligned)
+
+
+def _up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+def _reach(extent: int, strides: Sequence[int]) -> int:
+    """How many rows (or columns) a tile may span with offsets in int32."""
+    return max(1, min(extent, INT32_REACH // max(1, *strides)))
+
+
+# ---- Ascend ----
+
+
+def _plan_ascend(kernel: str, layout: Layout, loads: Sequence[int], stores: Sequence[int], target: Target) -> Plan:
+    narrowest = min((*loads, *stores))
+    half = int(any(size < 4 for size in loads))
+    extra_live = 1 if layout.axis == 0 or any(layout.access(i) != TILE for i in range(len(loads))) else 0
+
+    def cost(sweeps: Sequence[int], live: int) -> int:
+        gaps = sum(STRIDED_BYTES[loads[i]] for i in sweeps if layout.strided(i))
+        return bytes_per_element([loads[i] for i in sweeps], stores, live + extra_live) + gaps
+
+    def rows_of(block: int, element_bytes: int) -> int:
+        fit = rows_per_tile(block, element_bytes, target, axis=layout.axis, narrowest=narrowest)
+        return min(fit, layout.rows, _reach(layout.rows, [s.row for s in layout.tensors]))
+
+    every = range(len(loads))
+    one_pass, loop = LIVE[kernel]
+    block = block_for(layout.width)
+    column_reach = _reach(INT32_REACH, [s.column for s in layout.tensors])
+    rows = rows_of(block, cost(every, one_pass[half]))
+    wanted = 1 if layout.axis == 1 else min(layout.rows, ALIGNMENT // narrowest)
+    if rows >= wanted and block <= column_reach:
+        return _ascend(target, rows, block, layout.rows, layout.outer_count, layout.width, True)
+    element_bytes = cost([*range(FIRST_SWEEP[kernel]), *every], loop[half])
+    rows = wanted if layout.axis == 1 else min(layout.rows, 4 * ALIGNMENT // narrowest)
+    budget = int(BUDGET * target.unified_buffer_bytes)
+    fitting = [
+        size
+        for size in block_sizes(min(layout.width, column_reach, 16384))
+        if tile_bytes(rows, size, element_bytes, axis=layout.axis, narrowest=narrowest) <= budget
+    ]
+    # The same number of sweeps with blocks as equal as the sizes allow.
+    block = block_for(-(-layout.width // -(-layout.width // fitting[-1])))
+    return _ascend(target, rows, block, layout.rows, layout.outer_count, layout.width, False)
+
+
+def _ascend(target: Target, fit: int, block: int, all_rows: int, outer: int, width: int, one_pass: bool) -> Plan:
+    """Tiles of at most `fit` rows, of a size that gives every vector core the same number of tiles, or nearly."""
+    rounds = -(-all_rows * outer // (fit * target.cores))
+    even = -(-all_rows * outer // (rounds * target.cores))
+    rows = min(block_for(even), block_sizes(fit)[-1])
+    tiles = outer * -(-all_rows // rows)
+    grid = min(tiles, target.cores, ASCEND_MAX_PROGRAMS)
+    return Plan("tile", rows, block, one_pass, masked=width % block != 0, tiles=tiles, grid=grid)
+
+
+# ---- CUDA: (largest block, elements per tile, warps) by the size of the widest element, measured on an H200 ----
+
+Table = dict[int, tuple[tuple[int, int, int], ...]]
+
+_TILE: Table = {
+    2: ((256, 1024, 2), (1024, 2048, 4), (4096, 8192, 16), (16384, 16384, 16)),
+    4: ((256, 512, 4), (1024, 1024, 4), (8192, 8192, 16), (32768, 32768, 32)),
+}
+_TILE_BACKWARD: Table = {
+    2: ((1024, 2048, 4), (4096, 8192, 16), (8192, 8192, 16), (16384, 16384, 32)),
+    4: ((1024, 1024, 8), (8192, 8192, 16), (16384, 16384, 16)),
+}
+_RAGGED: Table = {
+    2: ((256, 2048, 2), (1024, 1024, 1), (8192, 8192, 8)),
+    4: ((1024, 1024, 1), (8192, 8192, 16)),
+}
+_RAGGED_BACKWARD: Table = {
+    2: ((256, 1024, 2), (1024, 1024, 1), (8192, 8192, 8)),
+    4: ((256, 1024, 4), (1024, 1024, 1), (8192, 8192, 16)),
+}
+# (largest width, vectors per lane and step, warps)
+_WIDE: Table = {2: ((65536, 4, 16), (2**62, 4, 32)), 4: ((2**62, 4, 32),)}
+_WIDE_BACKWARD: Table = {2: ((40000, 2, 16), (2**62, 2, 32)), 4: ((2**62, 2, 32),)}
+# Elements of a tile that is not one run of memory, and the rows it should span to use whole sectors of 32 bytes.
+_SCATTERED_ELEMENTS = 8192
+_SCATTERED_ROWS = 32
+
+
+def _entry(table: Table, size: int, width: int) -> tuple[int, int] | None:
+    return next(((amount, warps) for limit, amount, warps in table[max(2, size)] if width <= limit), None)
+
+
+def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool) -> Plan:
+    widest, width, backward = max(sizes), layout.width, kernel.endswith("backward")
+    if not layout.contiguous_rows:
+        return _cuda_scattered(layout, widest)
+    vector = 16 // min(sizes)
+    # Triton vectorises by strides that it knows to be multiples of 16 elements.
+    if width % 16 == 0 or width < vector or not aligned:
+        entry = _entry(_TILE_BACKWARD if backward else _TILE, widest, _power_of_two(width))
+        if entry:
+            return _cuda_tile_of(layout.rows, 1, width, *entry)
+        if not aligned:
+            return _cuda_scattered(layout, widest)
+    entry = _entry(_RAGGED_BACKWARD if backward else _RAGGED, widest, _power_of_two(width))
+    if width % 16 and entry:
+        elements, warps = entry
+        block = _power_of_two(width)
+        rows = min(max(1, elements // block), _power_of_two_below(layout.rows))
+        tiles = -(-layout.rows // rows)
+        return Plan("ragged", rows, block, True, True, tiles, tiles, warps, vector)
+    entry = _entry(_WIDE_BACKWARD if backward else _WIDE, widest, width)
+    assert entry is not None
+    vectors, warps = entry
+    return Plan("wide", vectors, 32 * warps * vector, False, True, layout.rows, layout.rows, warps, vector)
+
+
+def _cuda_tile(rows: int, outer: int, width: int, widest: int, live: int) -> Plan | None:
+    """One pass for a generated kernel; more than four live tiles take the backward's smaller share of the registers."""
+    entry = _entry(_TILE_BACKWARD if live > 4 else _TILE, widest, _power_of_two(width))
+    return _cuda_tile_of(rows, outer, width, *entry) if entry else None
+
+
+def _cuda_tile_of(all_rows: int, outer: int, width: int, elements: int, warps: int) -> Plan:
+    block = _power_of_two(width)
+    rows = min(max(1, elements // block), _power_of_two_below(all_rows))
+    tiles = outer * -(-all_rows // rows)
+    return Plan("tile", rows, block, True, block != width, tiles, tiles, warps)
+
+
+def _cuda_scattered(layout: Layout, widest: int) -> Plan:
+    """Tiles of rows that lie apart, or across each other: a middle dimension, a transposed or a sliced tensor."""
+    elements = _SCATTERED_ELEMENTS
+    across = layout.axis == 0 or any(layout.access(i) == TURNED for i in range(len(layout.tensors)))
+    block = min(
+        _power_of_two(layout.width), _power_of_two_below(_reach(INT32_REACH, [s.column for s in layout.tensors]))
+    )
+    most_rows = _power_of_two_below(_reach(layout.rows, [s.row for s in layout.tensors]))
+    rows = min(most_rows, max(_SCATTERED_ROWS if across else 1, elements // 4 // block))
+    one_pass = block >= layout.width and block * rows <= 2 * elements
+    if not one_pass:
+        block = min(block, elements // rows)
+    tiles = layout.outer_count * -(-layout.rows // rows)
+    warps = max(1, min(16, block * rows // 512))
+    return Plan("tile", rows, block, one_pass, layout.width % block != 0, tiles, tiles, warps)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _power_of_two_below(n: int) -> int:
+    return 1 << (n.bit_length() - 1)
