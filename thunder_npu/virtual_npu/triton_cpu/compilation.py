@@ -13,7 +13,7 @@ from ..soc import DEFAULT_SOC, SoC, soc_named
 from .bishengir import BufferReport, plan_buffers
 from .driver import front_end
 from .execution import Library, pack_arguments
-from .lowering import ENTRY, build_library
+from .lowering import build_library
 
 from triton._C.libtriton import ir  # isort: skip  (after the check that driver makes of the installed triton)
 from triton.compiler import ASTSource  # isort: skip
@@ -49,7 +49,7 @@ class Kernel:
 
     @functools.cached_property
     def _library(self) -> Library:
-        return Library(build_library(self.linalg), ENTRY)
+        return Library(build_library(self.linalg))
 
     def run(self, grid: tuple[int, ...], *arguments: Any) -> None:
         """Execute the kernel on the CPU and wait for it, whether or not it fits the unified buffer.

@@ -29,7 +29,7 @@ from triton.runtime.driver import driver as triton_driver  # noqa: E402
 
 from .bishengir import BufferReport, UnifiedBufferRetryWarning, plan_buffers  # noqa: E402
 from .execution import Library, pack_arguments  # noqa: E402
-from .lowering import ENTRY, build_library  # noqa: E402
+from .lowering import build_library  # noqa: E402
 
 __all__ = ["compile_reports", "front_end", "install", "installed", "soc"]
 
@@ -162,7 +162,7 @@ class Utilities:
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[Any, Library, int, int]:
         """(module, function, registers, spills) of a compiled kernel; the last two mean nothing on an NPU."""
-        library = Library(binary, ENTRY)
+        library = Library(binary)
         return library, library, 0, 0
 
 

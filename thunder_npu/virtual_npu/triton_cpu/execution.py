@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .lowering import ENTRY, SERIAL_ENTRY
 from .toolchain import fingerprint, link
 
 __all__ = ["Library", "pack_arguments", "scratch_bytes_live"]
@@ -83,21 +84,23 @@ def pack_arguments(signature: Sequence[str]) -> Callable[..., bytes]:
 
 
 class Library:
-    """A kernel's shared library, loaded."""
+    """A kernel's shared library, loaded from its bytes."""
 
-    def __init__(self, binary: bytes, entry: str) -> None:
-        """Load a library from its bytes; `entry` is its entry point's symbol."""
+    def __init__(self, binary: bytes) -> None:
         self._runtime = _runtime()
         # dlopen knows a library by its path: a fresh name each time, removed once mapped.
         with tempfile.NamedTemporaryFile(prefix="thunder_npu_", suffix=".so") as file:
             file.write(binary)
             file.flush()
             self._library = ctypes.CDLL(file.name)
-        self._entry = ctypes.cast(getattr(self._library, entry), ctypes.c_void_p).value
+        self._serial = hasattr(self._library, SERIAL_ENTRY)
+        function = getattr(self._library, SERIAL_ENTRY if self._serial else ENTRY)
+        self._entry = ctypes.cast(function, ctypes.c_void_p).value
 
     def launch(self, grid: tuple[int, int, int], arguments: bytes) -> None:
         """Run all programs of `grid`, on as many threads as torch's CPU operators use, and wait for them."""
-        self._runtime.thunder_npu_launch(self._entry, arguments, *grid, torch.get_num_threads())
+        threads = 1 if self._serial else torch.get_num_threads()
+        self._runtime.thunder_npu_launch(self._entry, arguments, *grid, threads)
 
 
 def scratch_bytes_live() -> int:

@@ -13,23 +13,35 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from .externals import define, undefined
 from .toolchain import host_cpu, link, program
 
-__all__ = ["ENTRY", "UnsupportedOperationError", "build_library"]
+__all__ = ["ENTRY", "SERIAL_ENTRY", "UnsupportedOperationError", "build_library"]
 
 ENTRY = "thunder_npu_entry"
-"""Symbol of every library built here: void (const void *arguments, int32 gx, gy, gz, x, y, z), one slot of eight bytes
+"""Symbol of the libraries built here: void (const void *arguments, int32 gx, gy, gz, x, y, z), one slot of eight bytes
 an argument, in the order of the kernel's run-time parameters; a memref's slot is its pointer."""
+
+SERIAL_ENTRY = "thunder_npu_serial_entry"
+"""The same, of a kernel whose programs must run one after the other: atomics are lowered to plain loads and stores."""
+
+_ATOMIC = re.compile(r"GenericAtomicRMW|atomic = <|sync_block_lock")
 
 _HIDDEN_ARGUMENTS = 2  # the lock and workspace pointers that triton-ascend puts first
 _GRID_ARGUMENTS = 6  # the grid's three sizes and the program's three indices, which it puts last
 
 _OPERATION = re.compile(r"^\s*(?:%\S+ = )?\"?([a-z_]+\.[a-z_.]+)", re.MULTILINE)
 _PASSES = (
+    "inline",
     "execution-engine-convert-hfusion-to-upstream",
     "execution-engine-convert-hivm-to-upstream",
     "func.func(decompose-tensor-concat)",
+    # bfloat16 arithmetic in float32, rounded after every operation, as NPU and PyTorch do.
+    "arith-emulate-unsupported-floats{source-types=bf16 target-type=f32}",
+    "func.func(math-legalize-to-f32)",
     "convert-elementwise-to-linalg",
+    "linalg-generalize-named-ops",
+    "linalg-fuse-elementwise-ops",
     "empty-tensor-to-alloc-tensor",
     "one-shot-bufferize{allow-return-allocs-from-loops=true}",
     "expand-realloc",
@@ -74,12 +86,16 @@ def build_library(linalg: str) -> bytes:
     """
     with tempfile.TemporaryDirectory() as directory:
         object_file, library = Path(directory, "kernel.o"), Path(directory, "kernel.so")
-        object_file.write_bytes(_object(_llvm_dialect(linalg), directory))
+        entry = SERIAL_ENTRY if _ATOMIC.search(linalg) else ENTRY
+        object_file.write_bytes(_object(_llvm_dialect(linalg), entry, directory))
         link(library, object_file)
         return library.read_bytes()
 
 
 def _llvm_dialect(linalg: str) -> str:
+    linalg = define(linalg)
+    if names := undefined(linalg):
+        raise UnsupportedOperationError(f"no CPU implementation of {', '.join(names)}")
     command = [program("bishengir-opt"), "-", f"--pass-pipeline=builtin.module({','.join(_PASSES)})"]
     result = subprocess.run(command, input=linalg, capture_output=True, text=True)
     if result.returncode:
@@ -89,13 +105,15 @@ def _llvm_dialect(linalg: str) -> str:
     return result.stdout
 
 
-def _object(module: str, directory: str) -> bytes:
+def _object(module: str, entry: str, directory: str) -> bytes:
     from triton._C.libtriton import ir, llvm
 
     triple, cpu = host_cpu()
     source = Path(directory, "kernel.llvm.mlir")
     # LLVM's vectoriser asks the target for its widths, and finds the target through the module's triple.
-    source.write_text(f'module attributes {{llvm.target_triple = "{triple}"}} {{\n{_body_with_entry(module)}}}\n')
+    source.write_text(
+        f'module attributes {{llvm.target_triple = "{triple}"}} {{\n{_body_with_entry(module, entry)}}}\n'
+    )
     context = ir.context()
     ir.load_dialects(context)
     parsed = ir.parse_mlir_module(str(source), context)
@@ -109,7 +127,7 @@ def _object(module: str, directory: str) -> bytes:
     return bytes(llvm.translate_to_asm(str(llvm_module), triple, cpu, "", [], False, True))
 
 
-def _body_with_entry(module: str) -> str:
+def _body_with_entry(module: str, entry: str) -> str:
     """The module's functions, made self-contained: scratch memory from the runtime, and the uniform entry point.
 
     malloc becomes the runtime's own function before LLVM optimises: LLVM knows that what malloc returns is undefined
@@ -140,7 +158,7 @@ def _body_with_entry(module: str) -> str:
     call += [f"%g{i}" for i in range(_GRID_ARGUMENTS)]
     grid = ", ".join(f"%g{i}: i32" for i in range(_GRID_ARGUMENTS))
     lines = [
-        f"llvm.func @{ENTRY}(%arguments: !llvm.ptr, {grid}) {{",
+        f"llvm.func @{entry}(%arguments: !llvm.ptr, {grid}) {{",
         "%zero = llvm.mlir.constant(0 : i64) : i64",
         "%one = llvm.mlir.constant(1 : i64) : i64",
         f"%most = llvm.mlir.constant({2**62} : i64) : i64",

@@ -104,11 +104,16 @@ static pthread_cond_t opened = PTHREAD_COND_INITIALIZER, left = PTHREAD_COND_INI
 static int workers, seats, inside; /* started; still wanted by the open job; running it now */
 static pid_t owner;
 
+static _Thread_local int32_t program[3];
+
 static void run_programs(void) {
   int64_t i;
-  while ((i = atomic_fetch_add(&job.next, 1)) < job.programs)
-    job.function(job.arguments, job.grid[0], job.grid[1], job.grid[2], (int32_t)(i % job.grid[0]),
-                 (int32_t)(i / job.grid[0] % job.grid[1]), (int32_t)(i / job.grid[0] / job.grid[1]));
+  while ((i = atomic_fetch_add(&job.next, 1)) < job.programs) {
+    program[0] = (int32_t)(i % job.grid[0]);
+    program[1] = (int32_t)(i / job.grid[0] % job.grid[1]);
+    program[2] = (int32_t)(i / job.grid[0] / job.grid[1]);
+    job.function(job.arguments, job.grid[0], job.grid[1], job.grid[2], program[0], program[1], program[2]);
+  }
 }
 
 static void *work(void *unused) {
@@ -162,4 +167,29 @@ void thunder_npu_launch(entry function, const void *arguments, int32_t grid_x, i
     pthread_mutex_unlock(&lock);
   }
   pthread_mutex_unlock(&one_launch);
+}
+
+/* ---- tl.device_print: one line a value, in the form Triton prints on a GPU ---------------------------------------- */
+
+static void print_head(const char *prefix, int32_t rank, int64_t index) {
+  printf("pid (%d, %d, %d)", program[0], program[1], program[2]);
+  if (rank) printf(" idx (%lld)", (long long)index);
+  printf("%s", prefix);
+}
+
+void thunder_npu_print_float(const char *prefix, int32_t rank, int64_t index, double value, int32_t base) {
+  (void)base;
+  flockfile(stdout);
+  print_head(prefix, rank, index);
+  printf("%g\n", value);
+  fflush(stdout);
+  funlockfile(stdout);
+}
+
+void thunder_npu_print_integer(const char *prefix, int32_t rank, int64_t index, int64_t value, int32_t base) {
+  flockfile(stdout);
+  print_head(prefix, rank, index);
+  printf(base == 16 ? "0x%llx\n" : "%lld\n", (long long)value);
+  fflush(stdout);
+  funlockfile(stdout);
 }
