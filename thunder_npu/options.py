@@ -103,6 +103,11 @@ OPTIONS: dict[str, Option] = {
             "last axes of length n with 1 < n < this count as short for realize_tail_bcast",
             minimum=0,
         ),
+        Option(
+            "fusion_float32_inside",
+            False,
+            "a fused region keeps intermediate results in float32 where eager rounds them to float16 or bfloat16",
+        ),
     )
 }
 

@@ -1,4 +1,4 @@
-"""The executor "triton_ascend": softmax rows in Triton kernels.
+"""The executor "triton_ascend": softmax rows in Triton kernels, each fused with its neighbours (fusion.py).
 
 On npu tensors the kernels run through Triton-Ascend, on cuda tensors the same source through upstream Triton. On CPU
 tensors the operators run ATen's CPU kernels, the reference path, which the report names as such.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from thunder.extend import OperatorExecutor, register_executor
+from thunder.extend import register_executor
 
 from thunder_npu import kernels
 from thunder_npu.executors import aten
+from thunder_npu.executors.fusion import TritonAscendExecutor
 from thunder_npu.executors.softmax_family import Implementation, register
 
 
@@ -25,7 +26,7 @@ def _by_device(kernel: Callable[..., torch.Tensor], on_cpu: Callable[..., torch.
     return run
 
 
-triton_ascend_ex = OperatorExecutor("triton_ascend")
+triton_ascend_ex = TritonAscendExecutor("triton_ascend")
 register_executor(triton_ascend_ex)
 register(
     triton_ascend_ex,

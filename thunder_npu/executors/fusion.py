@@ -1,0 +1,544 @@
+"""The fusion pass of the executor "triton_ascend": regions of a trace around softmax rows become one Triton kernel each.
+
+    t1 = torch.mul(scores, 0.125)                      [t4] = TritonAscend0(mask, scores)
+    t2 = torch.add(t1, mask)                    →        # t1 = torch.mul(scores, 0.125)
+    t3 = triton_ascend_softmax(t2, -1)                   # t2 = torch.add(t1, mask)
+    t4 = Tensor.to(t3, torch.bfloat16)                   # t3 = triton_ascend_softmax(t2, -1)
+                                                         # t4 = Tensor.to(t3, torch.bfloat16)
+
+A region starts at a softmax that this executor has claimed and takes in producers and consumers as long as they work on
+the same rows. It runs after all symbols have been claimed: a symbol outside of every region stays with the executor that
+claimed it (or is still there for the fusion executors behind this one), as if this pass were not. Never taken in:
+
+- what :mod:`lowering` cannot express on rows (a matmul, a softmax that aclnn claimed, a reduction over other axes);
+- symbols of the backward into a forward region and the other way round, and anything across an in-place update;
+- random numbers and the masks drawn from them: they are read, and never computed twice;
+- what would make a path leave the region and come back (regions are convex), or the tile outgrow the unified buffer;
+- a smaller tensor (a mask of [B, 1, 1, S]) that something outside also needs. Constants and arange comparisons are the
+  exception: they cost nothing, so every region makes its own from indices and no causal mask is read from memory.
+
+Afterwards Thunder's rematerialisation moves what the backward can recompute cheaply out of the saved tensors.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.codeutils import SigInfo
+from thunder.core.proxies import Proxy, TensorProxy, unvariableify, variableify
+from thunder.core.rematerialization import rematerialize
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
+from thunder.core.transform_common import dce
+from thunder.executors.passes import transform_for_execution
+from thunder.executors.torchex import ex as torch_ex
+from thunder.extend import FusionExecutor, OperatorExecutor
+
+from thunder_npu import options
+from thunder_npu.executors.lowering import IN_MEMORY, Lowered, Lowering, Refusal, Step, steps, torch_dtype
+from thunder_npu.kernels import codegen
+from thunder_npu.kernels.region import SOFTMAX, SOFTMAX_BACKWARD
+from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel, target_of
+
+FUSION_NAME = "TritonAscend"
+_SEEDS = (*SOFTMAX, *SOFTMAX_BACKWARD)
+_IN_PLACE = ("copy_", "update_aliases", "copy_with_setitem")
+
+
+class TritonAscendExecutor(OperatorExecutor, FusionExecutor):
+    """Claims single symbols as an operator executor does, then fuses around them."""
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether Thunder may move `bsym` into this executor's regions: only what the executor claims itself."""
+        return not bsym.sym.is_fusion and self.can_execute(bsym)
+
+    def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
+        """The bound symbol ``TritonAscend<fusion_counter>`` of a region.
+
+        Args:
+            region: has ``inputs`` and ``outputs`` (variables) and ``bound_symbols``, as Thunder's own regions do.
+            fusion_counter: number in the name.
+
+        Raises:
+            Refusal: the region cannot be expressed on rows.
+        """
+        inputs = [unvariableify(v) for v in region.inputs]
+        outputs = [unvariableify(v) for v in region.outputs]
+        bsyms = tuple(region.bound_symbols)
+        name = f"{FUSION_NAME}{fusion_counter}"
+        call = FusedRegion(name, lower(bsyms, outputs, self), inputs, outputs, bsyms)
+        symbol = Symbol(name, meta=None, is_fusion=True, executor=self)
+        return BoundSymbol(symbol, inputs, {}, outputs, bsyms, _call_ctx={name: call})
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        """The trace with its regions fused; the trace itself if there is none."""
+        start = time.perf_counter_ns()
+        graph = Graph(trace, self)
+        groups = find_regions(graph)
+        if not groups:
+            return trace
+        fused = from_trace(trace)
+        fused.bound_symbols = _schedule(graph, groups, fused)
+        fused = self._rematerialized(dce(fused))
+        milliseconds = (time.perf_counter_ns() - start) // 1_000_000
+        fused.set_provenance(TraceProvenance(f"Fusion of softmax rows (took {milliseconds} milliseconds)"))
+        return fused
+
+    def _rematerialized(self, trace: TraceCtx) -> TraceCtx:
+        """Thunder's rematerialisation, unless a region that it enlarges no longer fits."""
+        before = {b.sym.name: b for b in trace.bound_symbols if is_region(b)}
+        candidate = rematerialize(trace)
+        result = from_trace(candidate)
+        for bsym in candidate.bound_symbols:
+            known = before.get(bsym.sym.name)
+            if known is not None and bsym is not known:
+                try:
+                    bsym = self.fuse(_Parts(bsym.args, bsym.output, bsym.subsymbols), _counter(bsym))
+                except Refusal:
+                    return trace
+                if not _fits(bsym._call_ctx[bsym.sym.name].lowered):
+                    return trace
+            result.bound_symbols.append(bsym)
+        return dce(result)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What :meth:`TritonAscendExecutor.fuse` reads of a region."""
+
+    args: Sequence[Proxy]
+    output: Sequence[Proxy]
+    bound_symbols: Sequence[BoundSymbol]
+
+    @property
+    def inputs(self) -> list[Any]:
+        return [variableify(p) for p in self.args]
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [variableify(p) for p in self.output]
+
+
+def is_region(bsym: BoundSymbol) -> bool:
+    """Whether `bsym` is one of this executor's fused regions."""
+    return bool(bsym.sym.is_fusion) and isinstance(bsym.sym.executor, TritonAscendExecutor)
+
+
+def _counter(bsym: BoundSymbol) -> int:
+    return int(bsym.sym.name.removeprefix(FUSION_NAME))
+
+
+def lower(bsyms: Iterable[BoundSymbol], outputs: Sequence[TensorProxy], executor: TritonAscendExecutor) -> Lowered:
+    """The region that `bsyms` are.
+
+    Raises:
+        Refusal: they are none; the text says why.
+    """
+    body = [step for bsym in bsyms for step in steps(bsym, f"{executor.name}_")]
+    inside = bool(options.get("fusion_float32_inside"))
+    return Lowering(body, outputs, float32_inside=inside).result()
+
+
+# ---- running a region --------------------------------------------------------------------------------------------------
+class FusedRegion:
+    """What a fused line of a trace calls: the region's kernel on npu and cuda tensors, its own symbols on CPU tensors."""
+
+    def __init__(
+        self,
+        name: str,
+        lowered: Lowered,
+        inputs: Sequence[TensorProxy],
+        outputs: Sequence[TensorProxy],
+        bsyms: Sequence[BoundSymbol],
+    ) -> None:
+        self.name = name
+        self.lowered = lowered
+        self.kernel = RegionKernel(lowered.region, name)
+        position = {proxy.name: i for i, proxy in enumerate(inputs)}
+        self.reads = tuple(position[proxy.name] for proxy in lowered.inputs)
+        self.writes = tuple(lowered.outputs[proxy.name] for proxy in outputs)
+        self.on_device = any(p.device.type != "cpu" for p in inputs)
+        self.reference = None if self.on_device else _reference(inputs, outputs, bsyms)
+
+    def __call__(self, *arguments: torch.Tensor) -> Sequence[torch.Tensor]:
+        if self.reference is not None:
+            results: Sequence[torch.Tensor] = self.reference(*arguments)
+            return results
+        return self.run_kernel(*arguments)
+
+    def run_kernel(self, *arguments: torch.Tensor) -> list[torch.Tensor]:
+        """The kernel, whatever the device; on CPU tensors it needs Triton's driver of the virtual NPU."""
+        written = self.kernel(*(arguments[i] for i in self.reads))
+        return [written[i] for i in self.writes]
+
+
+def _reference(
+    inputs: Sequence[TensorProxy], outputs: Sequence[TensorProxy], bsyms: Sequence[BoundSymbol]
+) -> Callable[..., Any]:
+    """The region's symbols by Thunder's torch executor: the reference path."""
+    trace = TraceCtx(None)
+    trace.args = tuple(inputs)
+    trace.kwargs = {}
+    trace._siginfo = SigInfo("region")
+    trace._siginfo.args = [(a.name, None) for a in inputs]
+    trace.names = {a.name for a in inputs}
+    with tracectx(trace):
+        for a in inputs:
+            prims.unpack_trivial(a, name=a.name)
+    for bsym in bsyms:
+        trace.names |= {p.name for b in (bsym, *bsym.subsymbols) for p in b.flat_proxy_outs}
+        trace.bound_symbols.append(bsym)
+    trace.bound_symbols.append(prims.python_return.bind(list(outputs), output=None))
+    callable_: Callable[..., Any] = transform_for_execution(trace, (torch_ex,)).python_callable(
+        include_decorators=False
+    )
+    return callable_
+
+
+# ---- the trace as a graph ----------------------------------------------------------------------------------------------
+class Graph:
+    """Who makes and who reads what in a trace, and what each symbol is to a region. Indices are positions in the trace."""
+
+    def __init__(self, trace: TraceCtx, executor: TritonAscendExecutor) -> None:
+        self.executor = executor
+        self.bsyms = list(trace.bound_symbols)
+        self.maker: dict[str, int] = {}
+        self.readers: dict[str, list[int]] = defaultdict(list)
+        self.parents: list[list[int]] = []
+        self.segment: list[int] = []
+        self.region_of: dict[int, int] = {}
+        self.members: list[list[int]] = []
+        self._steps: dict[int, list[Step] | Refusal] = {}
+        self._free: dict[int, bool] = {}
+        barriers = 0
+        last_random: int | None = None
+        for i, bsym in enumerate(self.bsyms):
+            parents = []
+            for p in bsym.flat_proxy_args:
+                self.readers[p.name].append(i)
+                if p.name in self.maker:
+                    parents.append(self.maker[p.name])
+            if self.is_random(i):
+                # Random numbers are drawn in the order of the trace.
+                if last_random is not None:
+                    parents.append(last_random)
+                last_random = i
+            self.parents.append(sorted(set(parents)))
+            for p in bsym.flat_proxy_outs:
+                self.maker.setdefault(p.name, i)
+            if bsym.sym.name in _IN_PLACE or has_tags(bsym, {prims.OpTags.IN_PLACE}):
+                barriers += 1
+                self.segment.append(barriers)
+                barriers += 1
+            else:
+                self.segment.append(barriers)
+
+    def is_random(self, i: int) -> bool:
+        bsym = self.bsyms[i]
+        return has_tags(bsym, {prims.OpTags.RANDOM_OP}) or bsym.sym.name in ("uniform", "uniform_philox", "bernoulli")
+
+    def is_backward(self, i: int) -> bool:
+        return BoundSymbolTag.BACKWARD in self.bsyms[i].tags
+
+    def steps(self, i: int) -> list[Step]:
+        """What symbol `i` does to rows. Raises Refusal."""
+        if i not in self._steps:
+            try:
+                self._steps[i] = self._read(i)
+            except Refusal as refusal:
+                self._steps[i] = refusal
+        found = self._steps[i]
+        if isinstance(found, Refusal):
+            raise found
+        return found
+
+    def _read(self, i: int) -> list[Step]:
+        bsym = self.bsyms[i]
+        if bsym.sym.is_fusion:
+            raise Refusal(f"{bsym.sym.name} is a fusion already")
+        found = steps(bsym, f"{self.executor.name}_")
+        if not found:
+            raise Refusal(f"{bsym.sym.name} computes nothing")
+        drawn = any(self.is_random(p) for p in self.parents[i])
+        if drawn and any(torch_dtype(step.out) == torch.bool for step in found):
+            raise Refusal(f"{bsym.sym.name} draws a random mask, which is never computed twice")
+        devices = {p.device.type for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs) if p.ndim}
+        if len(devices) > 1:
+            raise Refusal(f"{bsym.sym.name} moves tensors between devices")
+        return found
+
+    def is_seed(self, i: int) -> bool:
+        bsym = self.bsyms[i]
+        name = bsym.sym.name
+        if bsym.sym.executor != self.executor or bsym.sym.is_fusion or not isinstance(name, str):
+            return False
+        try:
+            return any(step.op in _SEEDS for step in self.steps(i))
+        except Refusal:
+            return False
+
+    def is_free(self, i: int) -> bool:
+        """Whether symbol `i` comes from constants and indices alone, so that any region can make its own."""
+        if i not in self._free:
+            self._free[i] = False
+            try:
+                made = self.steps(i)
+                inputs = self.bsyms[i].flat_proxy_args
+                self._free[i] = all(p.name in self.maker and self.is_free(self.maker[p.name]) for p in inputs)
+                self._free[i] &= not any(step.op in _SEEDS for step in made)
+            except Refusal:
+                pass
+        return self._free[i]
+
+    def cone(self, i: int) -> set[int]:
+        """Symbol `i` and, if it is free, what it is made of."""
+        if not self.is_free(i):
+            return {i}
+        return {i}.union(*(self.cone(p) for p in self.parents[i]))
+
+    def group(self, i: int) -> Sequence[int]:
+        """The symbols that run together with `i`."""
+        return self.members[self.region_of[i]] if i in self.region_of else (i,)
+
+    def is_convex(self, members: set[int]) -> bool:
+        """Whether no path leaves `members` and comes back, with the regions found so far taken as single symbols."""
+        first, last = min(members), max(members)
+        tainted: set[int] = set()
+        again = True
+        while again:
+            again = False
+            for i in range(first, last + 1):
+                if i in tainted:
+                    continue
+                reached = any(p in tainted or (p in members and i not in members) for p in self.parents[i])
+                if not reached:
+                    continue
+                if i in members:
+                    return False
+                group = self.group(i)
+                tainted.update(group)
+                if len(group) > 1:
+                    first, last = min(first, *group), max(last, *group)
+                    again = True
+        return True
+
+
+# ---- growing -----------------------------------------------------------------------------------------------------------
+class Growth:
+    """A region while it grows from one softmax."""
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.graph = graph
+        self.seed = seed
+        self.members = {seed}
+        self.free: set[int] = set()
+        step = next(s for s in graph.steps(seed) if s.op in _SEEDS)
+        self.elements = prod(step.out.shape)
+        self.rows = self.elements // max(1, step.out.shape[-1] if step.out.ndim else 1)
+
+    # ---- what may join
+    def check(self, i: int) -> None:
+        """Raises Refusal with the reason why symbol `i` cannot join, as far as that shows without lowering."""
+        graph = self.graph
+        if i in graph.region_of:
+            raise Refusal(f"{graph.bsyms[i].sym.name} is in another region")
+        made = graph.steps(i)
+        if graph.is_free(i):
+            return
+        if graph.is_backward(i) != graph.is_backward(self.seed):
+            raise Refusal(f"{graph.bsyms[i].sym.name} belongs to the {'backward' if graph.is_backward(i) else 'forward'}")
+        if graph.segment[i] != graph.segment[self.seed]:
+            raise Refusal(f"an in-place update lies between it and {graph.bsyms[i].sym.name}")
+        outs = graph.bsyms[i].flat_proxy_outs
+        needed_outside = any(reader not in self.members for p in outs for reader in graph.readers[p.name])
+        spans_rows = all(prod(p.shape) in (self.elements, self.rows) for p in outs)
+        if needed_outside and not spans_rows:
+            raise Refusal(f"{graph.bsyms[i].sym.name} is smaller than the rows and used elsewhere too")
+        if needed_outside and all(step.is_view for step in made) and not self._feeds(i):
+            raise Refusal(f"{graph.bsyms[i].sym.name} is a view of the result")
+        if any(torch_dtype(p) not in IN_MEMORY for p in outs if needed_outside):
+            raise Refusal(f"{graph.bsyms[i].sym.name} gives integers")
+        if not graph.is_convex(self.members | {i}):
+            raise Refusal(f"{graph.bsyms[i].sym.name} depends on the region through something outside of it")
+
+    def _feeds(self, i: int) -> bool:
+        return any(reader in self.members for p in self.graph.bsyms[i].flat_proxy_outs for reader in self.graph.readers[p.name])
+
+    def neighbours(self) -> list[int]:
+        """Makers of the region's inputs, last first, then readers of its outputs, first first."""
+        graph, inside = self.graph, self.members | self.free
+        makers = {p for i in inside for p in graph.parents[i]} - inside
+        readers = {
+            r for i in self.members for p in graph.bsyms[i].flat_proxy_outs for r in graph.readers[p.name]
+        } - inside
+        return sorted(makers, reverse=True) + sorted(readers - makers)
+
+    def add(self, i: int) -> None:
+        if self.graph.is_free(i):
+            self.free |= self.graph.cone(i)
+        else:
+            self.members.add(i)
+
+    # ---- growing
+    def grow(self, accept: Callable[[], bool]) -> None:
+        """Takes in neighbours until none can join; `accept` is asked after each, which is put back if it says no."""
+        refused: set[int] = set()
+        while True:
+            before = (set(self.members), set(self.free))
+            for i in self.neighbours():
+                if i in refused:
+                    continue
+                try:
+                    self.check(i)
+                except Refusal:
+                    continue
+                members, free = set(self.members), set(self.free)
+                self.add(i)
+                if not accept():
+                    self.members, self.free = members, free
+                    refused.add(i)
+            if (self.members, self.free) == before:
+                return
+
+    def prune(self) -> None:
+        """Drops views of results that nothing inside reads: outside they cost nothing, here they would be written."""
+        graph = self.graph
+        while True:
+            loose = {
+                i
+                for i in self.members
+                if i != self.seed and all(s.is_view for s in graph.steps(i)) and not self._feeds(i)
+            }
+            if not loose:
+                return
+            self.members -= loose
+
+    # ---- what it is
+    @property
+    def indices(self) -> list[int]:
+        return sorted(self.members | self.free)
+
+    def outputs(self) -> list[TensorProxy]:
+        graph = self.graph
+        return [
+            p
+            for i in sorted(self.members)
+            for p in graph.bsyms[i].flat_proxy_outs
+            if graph.maker[p.name] == i and any(r not in self.members for r in graph.readers[p.name])
+        ]
+
+    def lowered(self) -> Lowered:
+        """Raises Refusal."""
+        return lower([self.graph.bsyms[i] for i in self.indices], self.outputs(), self.graph.executor)
+
+    def try_lower(self) -> Lowered | Refusal:
+        """The lowered region, or why there is none."""
+        try:
+            lowered = self.lowered()
+        except Refusal as refusal:
+            return refusal
+        if not _fits(lowered):
+            return Refusal("its tile would outgrow the unified buffer")
+        return lowered
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether something else than the softmax itself, and views, is inside."""
+        working = [i for i in self.members if not all(s.is_view for s in self.graph.steps(i))]
+        return len(working) > 1
+
+
+def _fits(lowered: Lowered) -> bool:
+    device = next((p.device for p in lowered.inputs if p.device.type != "cpu"), None)
+    target = DEFAULT_TARGET if device is None else target_of(torch.device(str(device)))
+    return codegen.fits(lowered.region, target)
+
+
+def grow_region(graph: Graph, seed: int) -> Growth | None:
+    """The region around softmax `seed`; None if nothing can join it."""
+    growth = Growth(graph, seed)
+    growth.grow(lambda: True)
+    growth.prune()
+    if growth.is_worthwhile and isinstance(growth.try_lower(), Refusal):
+        # What looked as if it could join, together, cannot: take the neighbours in one by one.
+        growth = Growth(graph, seed)
+        if isinstance(growth.try_lower(), Refusal):
+            return None
+        growth.grow(lambda: isinstance(growth.try_lower(), Lowered))
+        growth.prune()
+    return growth if growth.is_worthwhile else None
+
+
+def find_regions(graph: Graph) -> list[Growth]:
+    """All regions of a trace, in the order of their softmaxes."""
+    regions: list[Growth] = []
+    for i in range(len(graph.bsyms)):
+        if i in graph.region_of or not graph.is_seed(i):
+            continue
+        growth = grow_region(graph, i)
+        if growth is None:
+            continue
+        members = sorted(growth.members)
+        graph.region_of |= dict.fromkeys(members, len(graph.members))
+        graph.members.append(members)
+        regions.append(growth)
+    return regions
+
+
+# ---- the trace with its regions ----------------------------------------------------------------------------------------
+def _schedule(graph: Graph, regions: Sequence[Growth], trace: TraceCtx) -> list[BoundSymbol]:
+    """The trace's symbols with every region as one symbol, each as early as its place in the old order and its inputs allow."""
+    unit_of = {i: members[0] for members in graph.members for i in members}
+    waiting: dict[int, set[int]] = defaultdict(set)
+    children: dict[int, set[int]] = defaultdict(set)
+    units = sorted({unit_of.get(i, i) for i in range(len(graph.bsyms))})
+    in_segment: dict[int, list[int]] = defaultdict(list)
+    for unit in units:
+        in_segment[graph.segment[unit]].append(unit)
+    for i, parents in enumerate(graph.parents):
+        unit = unit_of.get(i, i)
+        for p in parents:
+            parent = unit_of.get(p, p)
+            if parent != unit:
+                waiting[unit].add(parent)
+                children[parent].add(unit)
+    by_unit = {members[0]: region for members, region in zip(graph.members, regions, strict=True)}
+    result: list[BoundSymbol] = []
+    number = 0
+    for segment in sorted(in_segment):
+        ready = [unit for unit in in_segment[segment] if not waiting[unit]]
+        heapq.heapify(ready)
+        left = len(in_segment[segment])
+        while ready:
+            unit = heapq.heappop(ready)
+            left -= 1
+            if unit in by_unit:
+                result += _fused(graph, by_unit[unit], number, trace)
+                number += 1
+            else:
+                result.append(graph.bsyms[unit])
+            for child in children[unit]:
+                waiting[child].discard(unit)
+                if not waiting[child] and graph.segment[child] == segment:
+                    heapq.heappush(ready, child)
+        if left:
+            raise RuntimeError(f"the fused regions depend on each other in a circle ({left} symbols left over)")
+    return result
+
+
+def _fused(graph: Graph, region: Growth, number: int, trace: TraceCtx) -> list[BoundSymbol]:
+    bsyms = [graph.bsyms[i] for i in region.indices]
+    lowered = region.lowered()
+    inputs = list({p.name: p for p in lowered.inputs}.values())
+    before: list[BoundSymbol] = []
+    parts = _Parts(inputs, region.outputs(), bsyms)
+    return [*before, graph.executor.fuse(parts, number)]

@@ -1,0 +1,463 @@
+"""Prints the Triton source of a fused region, loads it, and launches it.
+
+The source depends on the region and on which strides are zero, never on the other strides, on data or on addresses; it
+is deterministic, is kept as a module file named by its own hash, and reads like a kernel written by hand: a loop over
+tiles of ROWS × BLOCK elements, 64-bit arithmetic once per tile, everything inside a tile in int32. Half-type values
+compute in float32 and round where the region says so. What is printed is decided here; how large a tile may be and how
+many programs run is plan.py's decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf, isnan
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .layout import MAX_OUTER, PER_COLUMN, PER_ROW, SCALAR, TILE, Layout, row_layout
+from .plan import Plan, Target, plan_one_pass
+from .region import COLUMN, COMPARISONS, HALF, REDUCTIONS, SOFTMAX, SOFTMAX_BACKWARD, Node, Region, Tensor
+
+KERNEL = "fused_rows"
+INF = 'float("inf")'
+_TL = {
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.float32: "tl.float32",
+    torch.int32: "tl.int32",
+    torch.bool: "tl.int1",
+}
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+_CALLS = {
+    "neg": "-{0}", "abs": "tl.abs({0})", "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})",
+    "log2": "tl.log2({0})", "sqrt": "tl.sqrt({0})", "rsqrt": "1.0 / tl.sqrt({0})", "reciprocal": "1.0 / {0}",
+    "tanh": "tanh({0})", "maximum": "maximum({0}, {1})", "minimum": "minimum({0}, {1})",
+    "bitwise_not": "{0} == 0",
+}  # fmt: skip
+
+_HELPERS = {
+    "tanh": '''
+@triton.jit
+def tanh(x):
+    """By exp(-2|x|); near 0, where that cancels, by the odd series."""
+    e = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - e) / (1.0 + e)
+    s = x * x
+    near = x + x * s * (-0.33333333 + s * (0.13333333 + s * (-0.053968254 + s * 0.021869488)))
+    return tl.where(tl.abs(x) < 0.25, near, tl.where(x < 0.0, -far, far))
+''',
+    "maximum": '''
+@triton.jit
+def maximum(x, y):
+    """The larger, NaN if either is."""
+    return tl.where((x > y) | (x != x), x, y)
+''',
+    "minimum": '''
+@triton.jit
+def minimum(x, y):
+    """The smaller, NaN if either is."""
+    return tl.where((x < y) | (x != x), x, y)
+''',
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the printed source depends on beside the region."""
+
+    access: tuple[int, ...]  # of inputs, then outputs, then indices: TILE, PER_ROW, PER_COLUMN or SCALAR
+    outer: tuple[bool, ...]  # for each of the outer axes, whether there is one
+    steps: tuple[tuple[bool, ...], ...]  # for each tensor and index, over which outer axes it has a stride
+    masked: bool  # BLOCK exceeds the width
+
+
+class _Printer:
+    def __init__(self, region: Region, variant: Variant) -> None:
+        self.region, self.variant = region, variant
+        self.lines: list[str] = []
+        self.helpers: list[str] = []
+        self.text: list[str] = []  # the expression that names each node
+        self.shape: list[int] = []  # TILE, PER_ROW, PER_COLUMN or SCALAR
+        self.parameters: list[str] = []
+
+    # ---- expressions ----
+    def f32(self, i: int) -> str:
+        """Node i as a float32 operand (a literal for a constant)."""
+        return f"{self.text[i]}.to(tl.float32)" if self.region.nodes[i].dtype in HALF and not self.is_constant(i) else self.text[i]
+
+    def is_constant(self, i: int) -> bool:
+        return self.region.nodes[i].op == "constant"
+
+    def emit(self, i: int, expression: str) -> None:
+        self.lines.append(f"v{i} = {expression}")
+        self.text.append(f"v{i}")
+
+    def spread(self, i: int) -> str:
+        """Node i filling a tile: what a reduction over the width reads."""
+        if self.shape[i] == TILE:
+            return self.f32(i)
+        return f"tl.zeros([ROWS, BLOCK], tl.float32) + {self.f32(i)}"
+
+    def inside(self, expression: str, neutral: str) -> str:
+        return f"tl.where(inside, {expression}, {neutral})" if self.variant.masked else expression
+
+    def helper(self, name: str) -> None:
+        if name in _HELPERS and name not in self.helpers:
+            self.helpers.append(name)
+
+    # ---- memory ----
+    def offset(self, number: int, name: str) -> tuple[str, str]:
+        """(scalar 64-bit base, offsets inside the tile) of tensor or index `number`, whose strides are name_…"""
+        variant = self.variant
+        base = []
+        for axis, step in enumerate(variant.steps[number]):
+            if step:
+                self.parameters.append(f"{name}_outer{axis}")
+                base.append(f"outer{axis} * {name}_outer{axis}")
+        access = variant.access[number]
+        inner = []
+        if access in (TILE, PER_ROW):
+            self.parameters.append(f"{name}_row")
+            base.append(f"row * {name}_row")
+            inner.append(f"rows * {name}_row")
+        if access in (TILE, PER_COLUMN):
+            inner.append("columns")
+        return " + ".join(base), " + ".join(inner)
+
+    def mask(self, access: int) -> str:
+        return ", mask=inside" if self.variant.masked and access in (TILE, PER_COLUMN) else ""
+
+    def pointer(self, number: int, name: str) -> str:
+        base, inner = self.offset(number, name)
+        pointer = f"{name} + ({base})" if base else name
+        return f"{pointer} + ({inner})" if inner else pointer
+
+    def load(self, i: int, number: int) -> None:
+        name = f"in{number}"
+        access = self.variant.access[number]
+        mask = self.mask(access)
+        self.shape.append(access)
+        boolean = " != 0" if self.region.inputs[number].dtype == torch.bool else ""
+        other = (", other=0" if boolean else ", other=0.0") if mask else ""
+        self.emit(i, f"tl.load({self.pointer(number, name)}{mask}{other}){boolean}")
+
+    def store(self, number: int, node: int, tensor: Tensor) -> None:
+        slot = len(self.region.inputs) + number
+        access = self.variant.access[slot]
+        value = self.text[node]
+        if self.is_constant(node) or (self.shape[node] != access and access != SCALAR):
+            shape = {TILE: "[ROWS, BLOCK]", PER_ROW: "[ROWS, 1]"}[access]
+            value = f"tl.zeros({shape}, tl.float32) + {self.f32(node)}"
+            dtype = torch.float32
+        else:
+            dtype = self.region.nodes[node].dtype
+        if tensor.dtype == torch.bool:
+            value = f"({value}).to(tl.int8)"
+        elif dtype != tensor.dtype:
+            value = f"({value}).to({_TL[tensor.dtype]})"
+        self.lines.append(f"tl.store({self.pointer(slot, f'out{number}')}, {value}{self.mask(access)})")
+
+    # ---- nodes ----
+    def node(self, i: int, node: Node) -> None:
+        if node.op == "input":
+            assert isinstance(node.value, int)
+            return self.load(i, node.value)
+        if node.op == "constant":
+            self.shape.append(SCALAR)
+            self.text.append(literal(node))
+            return None
+        if node.op == "index":
+            return self.index(i, node)
+        shapes = {self.shape[a] for a in node.args}
+        wide = TILE in shapes or {PER_ROW, PER_COLUMN} <= shapes
+        shape = TILE if wide else next((s for s in (PER_ROW, PER_COLUMN) if s in shapes), SCALAR)
+        if node.op in REDUCTIONS:
+            self.shape.append(PER_ROW)
+            return self.reduction(i, node)
+        if node.op in SOFTMAX:
+            self.shape.append(TILE)
+            return self.softmax(i, node)
+        if node.op in SOFTMAX_BACKWARD:
+            self.shape.append(TILE)
+            return self.softmax_backward(i, node)
+        self.shape.append(shape)
+        return self.elementwise(i, node)
+
+    def elementwise(self, i: int, node: Node) -> None:
+        a = [self.f32(j) for j in node.args]
+        logical = node.dtype == torch.bool and node.op not in COMPARISONS
+        if node.op == "cast":
+            source = self.region.nodes[node.args[0]].dtype
+            if node.dtype == torch.bool:
+                expression = f"{a[0]} != 0"
+            elif source == node.dtype:
+                expression = a[0]
+            elif node.dtype == torch.float32 and source in HALF:
+                expression = a[0]
+            else:
+                expression = f"{self.text[node.args[0]]}.to({_TL[node.dtype]})"
+            return self.emit(i, expression)
+        if node.op == "where":
+            expression = f"tl.where({', '.join(a)})"
+        elif node.op in _INFIX:
+            expression = f"{a[0]} {_INFIX[node.op]} {a[1]}"
+        else:
+            self.helper(node.op)
+            expression = _CALLS[node.op].format(*a)
+        if not logical and node.dtype in HALF:
+            expression = f"({expression}).to({_TL[node.dtype]})"
+        return self.emit(i, expression)
+
+    def index(self, i: int, node: Node) -> None:
+        assert isinstance(node.value, tuple)
+        start, step, place = node.value
+        number = len(self.region.inputs) + len(self.region.outputs) + self.indices.index(i)
+        base, inner = self.offset(number, f"index{i}")
+        if "columns" in inner:
+            inner = "columns" if step == 1 else f"columns * {step}"
+        terms = [t for t in (base, inner) if t]
+        text = " + ".join(terms).replace("row * ", "row.to(tl.int32) * ")
+        self.shape.append(self.variant.access[number])
+        self.emit(i, (f"{start} + " if start else "") + (f"({text}).to(tl.int32)" if base else text) if terms else f"{start}")
+
+    @property
+    def indices(self) -> list[int]:
+        return [i for i, node in enumerate(self.region.nodes) if node.op == "index"]
+
+    def reduction(self, i: int, node: Node) -> None:
+        x = self.spread(node.args[0])
+        if node.op == "sum":
+            expression = f"tl.sum({self.inside(x, '0.0')}, 1)[:, None]"
+        else:
+            sign, function = ("-", "max") if node.op == "amax" else ("", "min")
+            self.lines.append(f"x{i} = {self.inside(x, sign + INF)}")
+            # A row that holds a NaN has NaN for its extremes, whatever the target's max and min make of one.
+            self.lines.append(f"n{i} = tl.sum(tl.where(x{i} != x{i}, 1.0, 0.0), 1)[:, None]")
+            expression = f'tl.where(n{i} > 0.0, float("nan"), tl.{function}(x{i}, 1)[:, None])'
+        if node.dtype in HALF:
+            expression = f"({expression}).to({_TL[node.dtype]})"
+        self.emit(i, expression)
+
+    def softmax(self, i: int, node: Node) -> None:
+        self.lines.append(f"x{i} = {self.inside(self.spread(node.args[0]), '-' + INF)}")
+        self.lines.append(f"m{i} = tl.max(x{i}, 1)[:, None]")
+        if node.op == "safe_softmax":
+            # A row of nothing but -inf has the maximum -inf; subtracting 0 there leaves exp(-inf) = 0 throughout.
+            self.lines.append(f'm{i} = tl.where(m{i} == -float("inf"), 0.0, m{i})')
+        self.lines.append(f"e{i} = tl.exp(x{i} - m{i})")
+        self.lines.append(f"s{i} = tl.sum(e{i}, 1)[:, None]")
+        if node.op == "log_softmax":
+            expression = f"x{i} - m{i} - tl.log(s{i})"
+        else:
+            if node.op == "safe_softmax":
+                self.lines.append(f"s{i} = tl.where(s{i} == 0.0, 1.0, s{i})")
+            expression = f"e{i} * (1.0 / s{i})"
+        if node.dtype in HALF:
+            expression = f"({expression}).to({_TL[node.dtype]})"
+        self.emit(i, expression)
+
+    def softmax_backward(self, i: int, node: Node) -> None:
+        grad, out = self.spread(node.args[0]), self.spread(node.args[1])
+        product = f"{grad} * {out}" if node.op == "softmax_backward" else grad
+        self.lines.append(f"s{i} = tl.sum({self.inside(product, '0.0')}, 1)[:, None]")
+        if node.op == "softmax_backward":
+            expression = f"({out}) * ({grad} - s{i})"
+        else:
+            expression = f"{grad} - tl.exp({out}) * s{i}"
+        if node.dtype in HALF:
+            expression = f"({expression}).to({_TL[node.dtype]})"
+        self.emit(i, expression)
+
+    def module(self) -> str:
+        region, variant = self.region, self.variant
+        for i, node in enumerate(region.nodes):
+            self.node(i, node)
+        for number, (node_index, tensor) in enumerate(region.outputs):
+            self.store(number, node_index, tensor)
+        head = []
+        axes = [axis for axis, present in enumerate(variant.outer) if present]
+        if axes:
+            head += ["block = tile // row_tiles", "row = tl.minimum((tile - block * row_tiles) * ROWS, height - ROWS).to(tl.int64)"]
+        else:
+            head += ["row = tl.minimum(tile * ROWS, height - ROWS).to(tl.int64)"]
+        for position, axis in reversed([*enumerate(axes)]):
+            value = "block" if position == 0 else f"block % outer{axis}_length"
+            head.append(f"outer{axis} = ({value}).to(tl.int64)")
+            if position:
+                head.append(f"block = block // outer{axis}_length")
+        pointers = [f"in{n}" for n in range(len(region.inputs))] + [f"out{n}" for n in range(len(region.outputs))]
+        sizes = [f"outer{axis}_length" for axis in axes[1:]] + (["row_tiles"] if axes else []) + ["tiles", "height"]
+        constants = ["ROWS: tl.constexpr", "BLOCK: tl.constexpr"]
+        setup = ["rows = tl.arange(0, ROWS)[:, None]", "columns = tl.arange(0, BLOCK)[None, :]"]
+        if variant.masked:
+            sizes.append("width")
+            setup.append("inside = columns < width")
+        signature = ", ".join([*pointers, *sizes, *self.parameters, *constants])
+        body = [f"    {line}" for line in setup]
+        body.append("    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):")
+        body += [f"        {line}" for line in (*head, *self.lines)]
+        helpers = "".join(f"\n{_HELPERS[name]}" for name in self.helpers)
+        return (
+            "import triton\nimport triton.language as tl\n"
+            + helpers
+            + f"\n\n@triton.jit\ndef {KERNEL}({signature}):\n"
+            + "\n".join(body)
+            + "\n"
+        )
+
+
+def literal(node: Node) -> str:
+    """A constant as its dtype holds it."""
+    if node.dtype == torch.bool:
+        return repr(bool(node.value))
+    if not node.dtype.is_floating_point:
+        return repr(node.value)
+    value = torch.tensor(node.value, dtype=node.dtype).item()
+    if isnan(value):
+        return 'float("nan")'
+    if abs(value) == inf:
+        return 'float("inf")' if value > 0 else '(-float("inf"))'
+    return repr(value) if value >= 0 and str(value)[0] != "-" else f"({value!r})"
+
+
+def source(region: Region, variant: Variant) -> tuple[str, tuple[str, ...]]:
+    """The text of the kernel's module, and the names of its stride parameters in order."""
+    printer = _Printer(region, variant)
+    return printer.module(), tuple(printer.parameters)
+
+
+# ---- loading -----------------------------------------------------------------------------------------------------------
+_loaded: dict[Path, Any] = {}
+
+
+def cache_folder() -> Path:
+    """Where generated modules lie: $THUNDER_NPU_CACHE_DIR, else ~/.cache/thunder_npu, each with the folder regions."""
+    root = os.environ.get("THUNDER_NPU_CACHE_DIR") or Path.home() / ".cache" / "thunder_npu"
+    return Path(root) / "regions"
+
+
+def path_of(text: str) -> Path:
+    """The file of a module text."""
+    return cache_folder() / f"region_{hashlib.sha256(text.encode()).hexdigest()[:20]}.py"
+
+
+def load(text: str) -> Any:
+    """The kernel of a module text; the same text gives the same kernel."""
+    path = path_of(text)
+    if path not in _loaded:
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+                file.write(text)
+            os.replace(file.name, path)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        _loaded[path] = getattr(module, KERNEL)
+    return _loaded[path]
+
+
+# ---- launching ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Launch:
+    """A region bound to the strides of its tensors and to a device's plan."""
+
+    text: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    plan: Plan
+
+    @property
+    def kernel(self) -> Any:
+        return load(self.text)
+
+
+def fits(region: Region, target: Target) -> bool:
+    """Whether a row of the region fits a tile on the target."""
+    return _plan(region, region.rows, 1, target) is not None
+
+
+def prepare(region: Region, strides: Sequence[Sequence[int]], target: Target) -> Launch | None:
+    """Source, sizes and plan for inputs with these strides (in elements, one entry per dimension).
+
+    None if the strides leave more than three axes beside the rows, or a column stride is neither 0 nor 1: the caller
+    then makes the inputs contiguous, which always works.
+    """
+    inputs = [region.axis_strides(t.places, s) for t, s in zip(region.inputs, strides, strict=True)]
+    outputs = [region.axis_strides(t.places, contiguous(t.shape)) for _, t in region.outputs]
+    indices = [
+        region.axis_strides((node.value[2],), (node.value[1],))  # type: ignore[index]
+        for node in region.nodes
+        if node.op == "index"
+    ]
+    if any(s[-1] not in (0, 1) for s in (*inputs, *outputs)):
+        return None
+    shape = (*region.axes, region.width)
+    rows = tuple(contiguous(shape))
+    # Columns of an index may have any step; the printer multiplies.
+    flat = [(*s[:-1], min(1, abs(s[-1]))) for s in (*inputs, *outputs, *indices)]
+    layout = row_layout(shape, len(shape) - 1, [*flat, rows])
+    if layout is None or layout.axis != 1:
+        return None
+    plan = _plan(region, layout.rows, layout.outer_count, target)
+    if plan is None or any((plan.rows - 1) * abs(s.row) + region.width >= 2**31 for s in layout.tensors):
+        return None
+    return _bind(region, layout, plan)
+
+
+def _bind(region: Region, layout: Layout, plan: Plan) -> Launch:
+    outer = tuple(length > 1 for length in layout.outer)
+    tensors = layout.tensors[:-1]
+    variant = Variant(
+        access=tuple(_access(layout, i) for i in range(len(tensors))),
+        outer=outer,
+        steps=tuple(tuple(present and s.outer[a] != 0 for a, present in enumerate(outer)) for s in tensors),
+        masked=plan.masked,
+    )
+    text, names = source(region, variant)
+    by_name: dict[str, int] = {}
+    indices = [i for i, node in enumerate(region.nodes) if node.op == "index"]
+    labels = [f"in{n}" for n in range(len(region.inputs))] + [f"out{n}" for n in range(len(region.outputs))]
+    for label, s in zip([*labels, *(f"index{i}" for i in indices)], tensors, strict=True):
+        by_name |= {f"{label}_row": s.row, **{f"{label}_outer{a}": s.outer[a] for a in range(MAX_OUTER)}}
+    present = [axis for axis in range(MAX_OUTER) if outer[axis]]
+    row_tiles = -(-layout.rows // plan.rows)
+    sizes = [layout.outer[axis] for axis in present[1:]] + ([row_tiles] if present else []) + [plan.tiles, layout.rows]
+    if plan.masked:
+        sizes.append(layout.width)
+    return Launch(text, tuple(sizes), tuple(by_name[name] for name in names), plan)
+
+
+def _access(layout: Layout, tensor: int) -> int:
+    strides = layout.tensors[tensor]
+    return {(True, True): TILE, (True, False): PER_ROW, (False, True): PER_COLUMN, (False, False): SCALAR}[
+        strides.row != 0, strides.column != 0
+    ]
+
+
+def _plan(region: Region, rows: int, outer: int, target: Target) -> Plan | None:
+    loads = [t.dtype.itemsize for n, t in enumerate(region.inputs) if region.input_is_tile(n)]
+    stores = [t.dtype.itemsize for _, t in region.outputs if COLUMN in t.places]
+    if not loads and not stores:
+        loads = [4]
+    return plan_one_pass(rows, region.width, target, loads=loads, stores=stores, live=region.live, outer=outer)
+
+
+def contiguous(shape: Sequence[int]) -> list[int]:
+    """Strides of a contiguous tensor."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return strides[::-1]

@@ -1,0 +1,109 @@
+"""A fused region as something to call: torch tensors in, torch tensors out, one Triton kernel launched.
+
+The kernel for given strides is made at the first call with them and kept. There is no other way to compute a region
+here: what cannot be compiled raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from . import codegen
+from .codegen import Launch
+from .plan import Target, ascend_target
+from .region import Region
+
+DEFAULT_TARGET = ascend_target("Ascend910B2", 48)
+"""What a region has to fit where there is no device to ask: on the reference path of CPU tensors."""
+
+
+@lru_cache
+def target_of(device: torch.device) -> Target:
+    """The plan's target for tensors on `device`; for CPU tensors :data:`DEFAULT_TARGET`."""
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return Target("cuda", properties.name, properties.multi_processor_count)
+    if device.type == "npu":
+        from triton.runtime.driver import driver
+
+        cores = driver.active.utils.get_device_properties(device.index or 0)["num_vectorcore"]
+        return ascend_target(torch.npu.get_device_name(device.index or 0), cores)
+    return DEFAULT_TARGET
+
+
+class RegionKernel:
+    """The compiled forms of one region.
+
+    Args:
+        region: what to compute.
+        name: how errors call it.
+    """
+
+    def __init__(self, region: Region, name: str = "region") -> None:
+        self.region = region
+        self.name = name
+        self._launches: dict[Any, Launch | None] = {}
+
+    def launch_for(self, strides: Sequence[tuple[int, ...]], target: Target) -> Launch | None:
+        """Source, sizes and plan for inputs with these strides; None if the inputs have to be made contiguous."""
+        key = (tuple(strides), target)
+        if key not in self._launches:
+            self._launches[key] = codegen.prepare(self.region, strides, target)
+        return self._launches[key]
+
+    def source(self, target: Target = DEFAULT_TARGET) -> str:
+        """The text of the kernel for contiguous inputs.
+
+        Raises:
+            ValueError: no row of the region fits the target.
+        """
+        return self._contiguous_launch(target).text
+
+    def _contiguous_launch(self, target: Target) -> Launch:
+        launch = self.launch_for([tuple(codegen.contiguous(t.shape)) for t in self.region.inputs], target)
+        if launch is None:
+            raise ValueError(
+                f"{self.name}: rows of {self.region.width} elements with {self.region.live} live tiles have no plan "
+                f"on {target.name}"
+            )
+        return launch
+
+    def __call__(self, *inputs: torch.Tensor, target: Target | None = None) -> tuple[torch.Tensor, ...]:
+        """The region's outputs, contiguous, on the device of the inputs.
+
+        `inputs` are as `region.inputs`; 0-d tensors may be in host memory. `target` is for CPU tensors under Triton's
+        driver of the virtual NPU.
+
+        Raises:
+            RuntimeError: the kernel does not compile; the message names the region, its shape and the target.
+        """
+        device = next((t.device for t in inputs if t.device.type != "cpu"), torch.device("cpu"))
+        target = target or target_of(device)
+        tensors = [t if t.device == device else t.to(device) for t in inputs]
+        launch = self.launch_for([t.stride() for t in tensors], target)
+        if launch is None:
+            tensors = [t.contiguous() for t in tensors]
+            launch = self.launch_for([t.stride() for t in tensors], target) or self._contiguous_launch(target)
+        outputs = [torch.empty(t.shape, dtype=t.dtype, device=device) for _, t in self.region.outputs]
+        arguments = [_storable(t) for t in (*tensors, *outputs)]
+        plan = launch.plan
+        options = {"num_warps": plan.num_warps} if target.kind == "cuda" else {}
+        try:
+            launch.kernel[(plan.grid,)](
+                *arguments, *launch.sizes, *launch.strides, ROWS=plan.rows, BLOCK=plan.block, **options
+            )
+        except Exception as error:
+            raise RuntimeError(
+                f"{self.name}: the kernel for {self.region.rows} rows of {self.region.width} elements, tiles of "
+                f"{plan.rows}×{plan.block}, failed on {target.name}; its source is {codegen.path_of(launch.text)}"
+            ) from error
+        return tuple(outputs)
+
+
+def _storable(tensor: torch.Tensor) -> torch.Tensor:
+    # Triton's pointers to booleans differ between versions; a byte is a byte.
+    return tensor.view(torch.int8) if tensor.dtype == torch.bool else tensor
