@@ -1,7 +1,12 @@
-"""The trace transforms. Thunder is imported first: the names of this package are registered once it is complete."""
+"""The trace transforms, RepeatCat and SafeSoftmax, and the record of what they did.
 
-import thunder  # noqa: F401, I001
+Thunder is imported first: the names of this package are registered once it is complete.
+"""
+
+import thunder  # noqa: F401
+
 from thunder_npu.transforms.repeat_cat import RepeatCat
 from thunder_npu.transforms.rewrite import Decision, decisions
+from thunder_npu.transforms.softmax import SafeSoftmax
 
-__all__ = ["Decision", "RepeatCat", "decisions"]
+__all__ = ["Decision", "RepeatCat", "SafeSoftmax", "decisions"]

@@ -9,8 +9,8 @@ The pattern comes from rotary embeddings, ``emb = torch.cat((freqs, freqs), dim=
                                             emb = contiguous(t2)
 
 An expand can join a fused region, a cat ends it; and the gradient is one sum over the expanded axis instead of a slice
-for each copy and their additions. Also rewritten: sequences with a period (``cat([x, y, x, y])`` repeats ``cat([x, y])``),
-repeats of repeats on the same or other axes (one symbol, one copy), and ``stack`` of one tensor.
+for each copy and their additions. Also rewritten: a sequence with a period (``cat([x, y, x, y])`` repeats
+``cat([x, y])``), repeats of repeats on the same or other axes (one symbol, one copy), and ``stack`` of one tensor.
 
 The last line is there for the result to own its memory, as eager's does. The reshape of an expanded tensor copies, and
 contiguous then does nothing, except where the axis has size 1 or stride 0: there the reshape stays a view whose
@@ -121,52 +121,52 @@ def _period(values: Sequence[Any]) -> int:
     return next(p for p in range(1, n + 1) if n % p == 0 and all(values[i] == values[i % p] for i in range(p, n)))
 
 
-def inspect(bsym: BoundSymbol, producers: Producers) -> Plan | None:
-    """What to do with a cat or stack whose operands repeat; None for any other symbol."""
-    if bsym.sym.id not in (ltorch.cat.id, ltorch.stack.id):
-        return None
-    tensors, dim = bsym.args
-    if len(tensors) < 2 or not all(type(t) is TensorProxy for t in tensors):
-        return None
-    period = _period([_value(t, producers) for t in tensors])
-    copies = len(tensors) // period
-    resolved = [_resolve(t, producers) for t in tensors]
-    if len({base.name for base, _ in resolved}) == len(tensors) and copies == 1:
-        return None
-
-    what = f"{bsym.sym.name} of {len(tensors)} tensors along dim {dim}, the first {describe(tensors[0])}"
-    if not options.get("repeat_cat"):
-        return Plan(what, "left, the option repeat_cat is off")
-    if type(dim) is not int:
-        return Plan(what, "left, its dim is known only at run time")
-    if bsym.sym.id == ltorch.stack.id:
-        if period > 1:
-            return Plan(what, "left, only some of its operands are one tensor")
-        axis = utils.canonicalize_dim(tensors[0].ndim + 1, dim)
-        build = partial(repeat_stack, tensors[0], copies, axis)
-        return Plan(f"{what} → unsqueeze, expand", f"{copies} times one tensor", build)
-
-    axis = utils.canonicalize_dim(tensors[0].ndim, dim)
-    after = f"{what} → unsqueeze, expand, reshape"
-    if len({(base.name, *repeats[:axis], *repeats[axis + 1 :]) for base, repeats in resolved}) == 1:
-        base, repeats = resolved[0]
-        times = sum(repeats[axis] for _, repeats in resolved)
-        whole = (*repeats[:axis], times, *repeats[axis + 1 :])
-        return Plan(after, f"{times} times one tensor", partial(repeat, base, whole))
-    if copies == 1:
-        return Plan(what, "left, some operands repeat but the sequence as a whole does not")
-
-    def repeat_the_period() -> TensorProxy:
-        once = tensors[0] if period == 1 else ltorch.cat(tensors[:period], dim)
-        return repeat(once, tuple(copies if d == axis else 1 for d in range(once.ndim)))
-
-    return Plan(after, f"{copies} times the same {'value' if period == 1 else f'{period} operands'}", repeat_the_period)
-
-
 class RepeatCat(Rewrite):
     """The transform: cat and stack of one tensor, or of a sequence with a period, become an expand and one copy."""
 
-    inspect = staticmethod(inspect)
+    @staticmethod
+    def inspect(bsym: BoundSymbol, producers: Producers) -> Plan | None:
+        """What to do with a cat or stack whose operands repeat; None for any other symbol."""
+        if bsym.sym.id not in (ltorch.cat.id, ltorch.stack.id):
+            return None
+        tensors, dim = bsym.args
+        if len(tensors) < 2 or not all(type(t) is TensorProxy for t in tensors):
+            return None
+        period = _period([_value(t, producers) for t in tensors])
+        copies = len(tensors) // period
+        resolved = [_resolve(t, producers) for t in tensors]
+        if len({base.name for base, _ in resolved}) == len(tensors) and copies == 1:
+            return None
+
+        what = f"{bsym.sym.name} of {len(tensors)} tensors along dim {dim}, the first {describe(tensors[0])}"
+        if not options.get("repeat_cat"):
+            return Plan(what, "left, the option repeat_cat is off")
+        if type(dim) is not int:
+            return Plan(what, "left, its dim is known only at run time")
+        if bsym.sym.id == ltorch.stack.id:
+            if period > 1:
+                return Plan(what, "left, only some of its operands are one tensor")
+            axis = utils.canonicalize_dim(tensors[0].ndim + 1, dim)
+            build = partial(repeat_stack, tensors[0], copies, axis)
+            return Plan(f"{what} → unsqueeze, expand", f"{copies} times one tensor", build)
+
+        axis = utils.canonicalize_dim(tensors[0].ndim, dim)
+        after = f"{what} → unsqueeze, expand, reshape"
+        if len({(base.name, *repeats[:axis], *repeats[axis + 1 :]) for base, repeats in resolved}) == 1:
+            base, repeats = resolved[0]
+            times = sum(repeats[axis] for _, repeats in resolved)
+            whole = (*repeats[:axis], times, *repeats[axis + 1 :])
+            return Plan(after, f"{times} times one tensor", partial(repeat, base, whole))
+        if copies == 1:
+            return Plan(what, "left, some operands repeat but the sequence as a whole does not")
+
+        def repeat_the_period() -> TensorProxy:
+            once = tensors[0] if period == 1 else ltorch.cat(tensors[:period], dim)
+            return repeat(once, tuple(copies if d == axis else 1 for d in range(once.ndim)))
+
+        return Plan(
+            after, f"{copies} times the same {'value' if period == 1 else f'{period} operands'}", repeat_the_period
+        )
 
 
 # ---- torch.cat and torch.stack as PyTorch spells them ----------------------------------------------------------------
@@ -206,5 +206,5 @@ def _stack(tensors: Sequence[TensorProxy], dim: Any = 0, *, axis: Any = None, ou
 def register(executor: Executor) -> None:
     """Lets ``executor`` rewrite repeats while a function is traced: what :class:`RepeatCat` does, without naming it."""
     cats = (torch.cat, torch.concat, torch.concatenate, ltorch.cat)
-    register_lookaside(executor, cats, _cat, RepeatCat.__name__, inspect)
-    register_lookaside(executor, (torch.stack, ltorch.stack), _stack, RepeatCat.__name__, inspect)
+    register_lookaside(executor, cats, _cat, RepeatCat)
+    register_lookaside(executor, (torch.stack, ltorch.stack), _stack, RepeatCat)

@@ -1,11 +1,11 @@
 """How the rewrites of this package reach a trace, and the record they leave in it.
 
-A rewrite is a function ``inspect(bsym, producers) -> Plan | None``: it looks at one bound symbol, changes nothing, and
-says in words what should happen to it. This module carries plans out. It does so at two places, with the same result:
+The heart of a rewrite is a function ``inspect(bsym, producers) -> Plan | None``: it looks at one bound symbol, changes
+nothing, and says in words what should happen. This module carries plans out, at two places with the same result:
 
 * in a :class:`Rewrite`, a Thunder transform over the whole trace before autograd (``transforms=[…]``, the NPU plugin);
-* in a lookaside that an executor owns (:func:`register_lookaside`), right after the interpreter has recorded the symbol:
-  so ``executors=[…]`` alone is enough, in inference and in training.
+* in a lookaside that an executor owns (:func:`register_lookaside`), right after the interpreter has recorded the
+  symbol; so ``executors=[…]`` alone is enough, in inference and in training.
 
 A replacement has the output proxy of what it replaces, so nothing downstream has to be renamed. Every decision, done or
 declined, becomes a comment above the symbol in the printed trace and a :class:`Decision` in the symbol's tags;
@@ -105,9 +105,6 @@ class Producers:
         return min(made, default=self._count) > self._last_inplace
 
 
-Inspect = Callable[[BoundSymbol, Producers], Plan | None]
-
-
 def describe(value: TensorProxy) -> str:
     """A tensor as traces print it, without its device: ``f32[2, 3]``."""
     sizes = ", ".join(n.name if isinstance(n, NumberProxy) else str(n) for n in value._shape)
@@ -123,15 +120,20 @@ def same_sizes(a: TensorProxy, b: TensorProxy) -> bool:
     return all(m == n for m, n in known)
 
 
-def _emit(plan: Plan, bsym: BoundSymbol) -> list[BoundSymbol]:
+def emit(build: Callable[[], TensorProxy], bsym: BoundSymbol) -> list[BoundSymbol]:
+    """The symbols that ``build`` emits, the last of them with the output of ``bsym``.
+
+    Raises:
+        AssertionError: what was built has other metadata than the output of ``bsym``.
+    """
     trace = get_tracectx()
     trace.push_scope([])
     with disable_autocast():  # what the trace holds has been cast already
-        out = plan.build()  # type: ignore[misc]
+        out = build()
     emitted: list[BoundSymbol] = trace.pop_scope()
     old = bsym.output
     if (out.ndim, out.dtype, out.device) != (old.ndim, old.dtype, old.device) or not same_sizes(out, old):
-        raise AssertionError(f"{plan.what}: made {describe(out)}, expected {describe(old)}")
+        raise AssertionError(f"{bsym.sym.name} was rewritten to {describe(out)}, expected {describe(old)}")
     where = {"source_filename": bsym.source_filename, "source_positions": bsym.source_positions}
     swap = {variableify(out): old}
     return [new.from_bsym_swap_proxies(swap).from_bsym(**where, tags=new.tags | bsym.tags) for new in emitted]
@@ -143,35 +145,37 @@ def _location(bsym: BoundSymbol) -> str:
     return f"{Path(bsym.source_filename).name}:{bsym.source_positions.lineno}: "
 
 
-def rewrite_symbol(transform: str, inspect: Inspect, bsym: BoundSymbol, producers: Producers) -> list[BoundSymbol]:
+def rewrite_symbol(rewrite: type[Rewrite], bsym: BoundSymbol, producers: Producers) -> list[BoundSymbol]:
     """The symbols that take the place of ``bsym`` (itself, where nothing is to be done), in the current trace.
 
-    A symbol that ``transform`` has decided on before is left as it is; that makes every rewrite idempotent.
+    A symbol that ``rewrite`` has decided on before is left as it is; that makes every rewrite idempotent.
     """
+    name = rewrite.__name__
     if bsym.sym.id == ltorch.checkpoint.id:
-        inner = rewrite_symbols(transform, inspect, bsym.subsymbols, producers)
+        inner = rewrite_symbols(rewrite, bsym.subsymbols, producers)
         return [bsym if inner is None else bsym.from_bsym(subsymbols=inner)]
-    if any(isinstance(tag, Decision) and tag.transform == transform for tag in bsym.tags):
+    if any(isinstance(tag, Decision) and tag.transform == name for tag in bsym.tags):
         return [bsym]
-    plan = inspect(bsym, producers)
+    plan = rewrite.inspect(bsym, producers)
     if plan is None:
         return [bsym]
-    decision = Decision(transform, plan.build is not None, _location(bsym) + plan.what, plan.reason)
-    symbols = [bsym.from_bsym()] if plan.build is None else _emit(plan, bsym)
+    decision = Decision(name, plan.build is not None, _location(bsym) + plan.what, plan.reason)
+    symbols = [bsym.from_bsym()] if plan.build is None else emit(plan.build, bsym)
     last = symbols[-1]
-    last.tags.add(decision)
-    last.header = [*([last.header] if isinstance(last.header, str) and last.header else last.header), str(decision)]
+    last.header = [*(last.header.splitlines() if isinstance(last.header, str) else last.header), str(decision)]
+    for symbol in symbols:
+        symbol.tags.add(decision)
     return symbols
 
 
 def rewrite_symbols(
-    transform: str, inspect: Inspect, bsyms: Iterable[BoundSymbol], producers: Producers
+    rewrite: type[Rewrite], bsyms: Iterable[BoundSymbol], producers: Producers
 ) -> list[BoundSymbol] | None:
     """``bsyms`` rewritten in order, or None if that changed nothing."""
     result: list[BoundSymbol] = []
     changed = False
     for bsym in bsyms:
-        symbols = rewrite_symbol(transform, inspect, bsym, producers)
+        symbols = rewrite_symbol(rewrite, bsym, producers)
         changed = changed or symbols[-1] is not bsym
         for symbol in symbols:
             producers.add(symbol)
@@ -180,21 +184,24 @@ def rewrite_symbols(
 
 
 class Rewrite(Transform):
-    """A rewrite over the whole computation trace, before autograd. Subclasses name their ``inspect``."""
+    """A rewrite over the whole computation trace, before autograd. A subclass says what to do with one symbol."""
 
-    inspect: Inspect
+    @staticmethod
+    def inspect(bsym: BoundSymbol, producers: Producers) -> Plan | None:
+        """What to do with ``bsym``, or None where it is none of this rewrite's business. Changes nothing."""
+        raise NotImplementedError
 
     def transform_traces_pre_prologue(
         self, prologue_trace: TraceCtx, computation_trace: TraceCtx, epilogue_trace: TraceCtx | None, **_: Any
     ) -> tuple[TraceCtx, TraceCtx, TraceCtx | None]:
-        name = type(self).__name__
+        """The computation trace rewritten; the very same traces where there is nothing to rewrite."""
         new_trace = from_trace(computation_trace)
         with tracectx(new_trace):
-            bsyms = rewrite_symbols(name, type(self).inspect, computation_trace.bound_symbols, Producers())
+            bsyms = rewrite_symbols(type(self), computation_trace.bound_symbols, Producers())
         if bsyms is None:
             return prologue_trace, computation_trace, epilogue_trace
         new_trace.bound_symbols = bsyms
-        new_trace.set_provenance(TraceProvenance(name))
+        new_trace.set_provenance(TraceProvenance(type(self).__name__))
         return prologue_trace, new_trace, epilogue_trace
 
 
@@ -214,11 +221,9 @@ def _proxies(args: Any) -> Any:
     return unwrap(wrapped)
 
 
-def register_lookaside(
-    executor: Executor, spellings: Iterable[Any], call: Callable, transform: str, inspect: Inspect
-) -> None:
-    """Makes ``executor`` run ``call`` (a symbol, or a function ending in one) for ``spellings`` while a function is
-    traced, and ``inspect`` on the symbol that this records."""
+def register_lookaside(executor: Executor, spellings: Iterable[Any], call: Callable, *rewrites: type[Rewrite]) -> None:
+    """Makes ``executor`` run ``call`` (a symbol, or a function that ends in one) for ``spellings`` while a function is
+    traced, and ``rewrites`` on the symbol that this records."""
 
     @record_source_loc_in_symbol_header
     @wraps(call)
@@ -230,14 +235,15 @@ def register_lookaside(
         if len(scope) > before:
             producers = _UNDER_CONSTRUCTION.setdefault(trace, Producers())
             producers.extend(trace)
-            scope[-1:] = rewrite_symbol(transform, inspect, scope[-1], producers)
+            for rewrite in rewrites:
+                scope[-1:] = rewrite_symbol(rewrite, scope[-1], producers)
         return out
 
     executor._lookasides.update(dict.fromkeys(spellings, lookaside))
 
 
 def decisions(jitted: Callable) -> list[Decision]:
-    """What the rewrites decided for the last call of ``jitted``, a result of ``thunder.jit``, in the order of its trace.
+    """What the rewrites decided for the last call of ``jitted`` (from ``thunder.jit``), in the order of its trace.
 
     Raises:
         TypeError: ``jitted`` is not a thunder.jit function, or has not been called yet (Thunder's own error).
