@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .bishengir import BufferReport, UnifiedBufferRetryWarning
     from .compilation import Kernel, compile_kernel
     from .driver import compile_reports, install, installed, soc
-    from .execution import scratch_bytes_live
+    from .execution import OutOfBoundsStoreError, scratch_bytes_live
     from .lowering import UnsupportedOperationError
     from .toolchain import ToolchainError
 
@@ -35,6 +35,7 @@ _HOMES = {
     "install": ".driver",
     "installed": ".driver",
     "soc": ".driver",
+    "OutOfBoundsStoreError": ".execution",
     "scratch_bytes_live": ".execution",
     "UnsupportedOperationError": ".lowering",
     "ToolchainError": ".toolchain",
@@ -45,6 +46,7 @@ __all__ = [
     "SOCS",
     "BufferReport",
     "Kernel",
+    "OutOfBoundsStoreError",
     "SoC",
     "ToolchainError",
     "UnifiedBufferRetryWarning",

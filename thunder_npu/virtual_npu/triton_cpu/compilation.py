@@ -12,7 +12,7 @@ from typing import Any
 from ..soc import DEFAULT_SOC, SoC, soc_named
 from .bishengir import BufferReport, plan_buffers
 from .driver import front_end
-from .execution import Library, pack_arguments
+from .execution import Arguments, Library
 from .lowering import build_library
 
 from triton._C.libtriton import ir  # isort: skip  (after the check that driver makes of the installed triton)
@@ -62,15 +62,12 @@ class Kernel:
         Raises:
             TypeError: a wrong number of arguments.
             UnsupportedOperationError: the kernel has no lowering to the CPU.
+            OutOfBoundsStoreError: the kernel stored outside the storage of an argument.
         """
         if len(arguments) != len(self.signature):
             raise TypeError(f"{len(arguments)} arguments for the {len(self.signature)} of {list(self.signature)}")
         x, y, z = (*grid, 1, 1)[:3]
-        self._library.launch((x, y, z), self._pack(*arguments))
-
-    @functools.cached_property
-    def _pack(self) -> Any:
-        return pack_arguments(list(self.signature.values()))
+        self._library.launch(self._metadata["kernel_name"], (x, y, z), Arguments(self.signature), arguments)
 
 
 def compile_kernel(

@@ -28,7 +28,7 @@ from triton.backends.driver import DriverBase  # noqa: E402
 from triton.runtime.driver import driver as triton_driver  # noqa: E402
 
 from .bishengir import BufferReport, UnifiedBufferRetryWarning, plan_buffers  # noqa: E402
-from .execution import Library, pack_arguments  # noqa: E402
+from .execution import Arguments, Library  # noqa: E402
 from .lowering import build_library  # noqa: E402
 
 __all__ = ["compile_reports", "front_end", "install", "installed", "soc"]
@@ -101,7 +101,7 @@ class Launcher:
     def __init__(self, src: Any, metadata: Any) -> None:
         # The JIT passes every parameter that is not tl.constexpr; those specialised to a constant are not the kernel's.
         self._passed = [i for i, name in enumerate(src.signature) if name not in src.constants]
-        self._pack = pack_arguments([kind for name, kind in src.signature.items() if name not in src.constants])
+        self._arguments = Arguments({k: v for k, v in src.signature.items() if k not in src.constants})
         self._name = metadata.kernel_name
 
     def __call__(
@@ -118,12 +118,12 @@ class Launcher:
         *arguments: Any,
     ) -> None:
         grid = int(grid_x), int(grid_y), int(grid_z)
-        packed = self._pack(*[arguments[i] for i in self._passed])
+        values = [arguments[i] for i in self._passed]
         _finish_pending_work()
         if enter_hook is not None:
             enter_hook(launch_metadata)
         start = time.monotonic_ns()
-        library.launch(grid, packed)
+        library.launch(self._name, grid, self._arguments, values)
         end = time.monotonic_ns()
         if exit_hook is not None:
             exit_hook(launch_metadata)

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from .externals import define, undefined
+from .guards import guard
 from .toolchain import host_cpu, link, program
 from .vectorization import exponentials, reductions
 
@@ -141,7 +142,9 @@ def _body_with_entry(module: str, entry: str) -> str:
     module = re.sub(r"@malloc\(i64\) -> !llvm\.ptr", "@malloc(i64) -> (!llvm.ptr {llvm.noalias})", module)
     module = module.replace("@malloc(", "@thunder_npu_scratch(").replace("@free(", "@thunder_npu_scratch_free(")
     kernel, types = _kernel_signature(module)
-    body, call = [], []
+    body: list[str] = []
+    call: list[str] = []
+    pointers: dict[str, int] = {}
     slots = 0
     for i, kind in enumerate(_parameters(types)):
         name = f"%v{i}"
@@ -150,6 +153,7 @@ def _body_with_entry(module: str, entry: str) -> str:
                 body.append(f"{name} = llvm.mlir.zero : !llvm.ptr")
             else:
                 body += _load(name, slots, "!llvm.ptr")
+                pointers |= {f"%arg{len(call)}": slots, f"%arg{len(call) + 1}": slots}
             call += [name, name, "%zero", "%most", "%one"]
         elif kind == "i1":
             body += [*_load(f"%b{i}", slots, "i8"), f"{name} = llvm.trunc %b{i} : i8 to i1"]
@@ -170,7 +174,7 @@ def _body_with_entry(module: str, entry: str) -> str:
         "llvm.return",
         "}",
     ]
-    return "\n".join([module[module.index("{") + 1 : module.rindex("}")], *lines, ""])
+    return "\n".join([guard(module[module.index("{") + 1 : module.rindex("}")], pointers), *lines, ""])
 
 
 def _bfloat_as_integer(module: str) -> str:
