@@ -51,6 +51,7 @@ from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel, targ
 
 FUSION_NAME = "TritonAscend"
 _SEEDS = (*SOFTMAX, *SOFTMAX_BACKWARD)
+_PRODUCTS = ("matmul", "bmm", "baddbmm", "linear")
 _IN_PLACE = ("copy_", "update_aliases", "copy_with_setitem")
 
 
@@ -235,16 +236,57 @@ class Graph:
             self.parents.append(sorted(set(parents)))
             for p in bsym.flat_proxy_outs:
                 self.maker.setdefault(p.name, i)
-            if bsym.sym.name in _IN_PLACE or has_tags(bsym, {prims.OpTags.IN_PLACE}):
-                barriers += 1
-                self.segment.append(barriers)
-                barriers += 1
-            else:
-                self.segment.append(barriers)
+        for i, bsym in enumerate(self.bsyms):
+            in_place = bsym.sym.name in _IN_PLACE or has_tags(bsym, {prims.OpTags.IN_PLACE})
+            if in_place and self.is_dead_update(i):
+                # Whoever reads the old value does so before.
+                seen = bsym.flat_proxy_args[-1].name
+                self.parents[i] = sorted({*self.parents[i], *(r for r in self.readers[seen] if r < i)})
+                in_place = False
+            barriers += in_place
+            self.segment.append(barriers)
+            barriers += in_place
 
     def is_random(self, i: int) -> bool:
         bsym = self.bsyms[i]
         return has_tags(bsym, {prims.OpTags.RANDOM_OP}) or bsym.sym.name in ("uniform", "uniform_philox", "bernoulli")
+
+    def is_dead_update(self, i: int) -> bool:
+        """Whether symbol `i` is part of an in-place update of a tensor that nothing else sees, so that only the value counts.
+
+        T5 adds its position bias in place: ``scores += bias`` is an ``update_aliases`` of the matmul's result, an add,
+        and a ``copy_`` of the sum into the result.
+        """
+        bsym = self.bsyms[i]
+        if bsym.sym.name == "update_aliases":
+            return self._is_private(bsym.flat_proxy_outs[0].name, {i}) if len(bsym.flat_proxy_outs) == 1 else False
+        if bsym.sym.name != "copy_" or not isinstance(bsym.args[1], TensorProxy):
+            return False
+        source, target = bsym.args[:2]
+        same = source.shape == target.shape and source.dtype == target.dtype
+        return same and self._is_private(target.name, {i}, before=i)
+
+    def _is_private(self, name: str, updates: set[int], before: int | None = None) -> bool:
+        """Whether tensor `name` has memory of its own that is read only (before symbol `before`, and) as a value."""
+        maker = self.maker.get(name)
+        if maker is None:
+            return False
+        for reader in self.readers[name]:
+            dead = reader in updates or (before is not None and reader < before and self._computes(reader))
+            updates_it = self.bsyms[reader].sym.name == "copy_" and self.bsyms[reader].args[1].name == name
+            if not dead and not (before is None and (self._computes(reader) or updates_it)):
+                return False
+        bsym = self.bsyms[maker]
+        if bsym.sym.name == "update_aliases":
+            inner = bsym.flat_proxy_args[0].name
+            return len(bsym.flat_proxy_args) == 1 and self._is_private(inner, {maker}, before=maker)
+        return bsym.sym.name in _PRODUCTS or self._computes(maker)
+
+    def _computes(self, i: int) -> bool:
+        try:
+            return not all(step.is_view for step in self.steps(i))
+        except Refusal:
+            return False
 
     def is_backward(self, i: int) -> bool:
         return BoundSymbolTag.BACKWARD in self.bsyms[i].tags
@@ -265,6 +307,8 @@ class Graph:
         bsym = self.bsyms[i]
         if bsym.sym.is_fusion:
             raise Refusal(f"{bsym.sym.name} is a fusion already")
+        if bsym.sym.name in _IN_PLACE and not self.is_dead_update(i):
+            raise Refusal(f"{bsym.sym.name} changes a tensor in place that something else sees")
         found = steps(bsym, f"{self.executor.name}_")
         if not found:
             raise Refusal(f"{bsym.sym.name} computes nothing")
@@ -363,7 +407,7 @@ class Growth:
         spans_rows = all(prod(p.shape) in (self.elements, self.rows) for p in outs)
         if needed_outside and not spans_rows:
             raise Refusal(f"{graph.bsyms[i].sym.name} is smaller than the rows and used elsewhere too")
-        if needed_outside and all(step.is_view for step in made) and not self._feeds(i):
+        if needed_outside and _is_view(made) and not self._feeds(i):
             raise Refusal(f"{graph.bsyms[i].sym.name} is a view of the result")
         if any(torch_dtype(p) not in IN_MEMORY for p in outs if needed_outside):
             raise Refusal(f"{graph.bsyms[i].sym.name} gives integers")
@@ -416,7 +460,7 @@ class Growth:
             loose = {
                 i
                 for i in self.members
-                if i != self.seed and all(s.is_view for s in graph.steps(i)) and not self._feeds(i)
+                if i != self.seed and _is_view(graph.steps(i)) and not self._feeds(i)
             }
             if not loose:
                 return
@@ -455,6 +499,11 @@ class Growth:
         """Whether something else than the softmax itself, and views, is inside."""
         working = [i for i in self.members if not all(s.is_view for s in self.graph.steps(i))]
         return len(working) > 1
+
+
+def _is_view(made: Sequence[Step]) -> bool:
+    """Whether the symbol would cost nothing outside, but a tensor of its own inside. (An alias costs nothing inside.)"""
+    return all(step.is_view for step in made) and any(step.op != "alias" for step in made)
 
 
 def _fits(lowered: Lowered) -> bool:
@@ -537,8 +586,8 @@ def _schedule(graph: Graph, regions: Sequence[Growth], trace: TraceCtx) -> list[
 
 def _fused(graph: Graph, region: Growth, number: int, trace: TraceCtx) -> list[BoundSymbol]:
     bsyms = [graph.bsyms[i] for i in region.indices]
-    lowered = region.lowered()
-    inputs = list({p.name: p for p in lowered.inputs}.values())
+    made = {p.name for bsym in bsyms for p in bsym.flat_proxy_outs}
+    inputs = list({p.name: p for bsym in bsyms for p in bsym.flat_proxy_args if p.name not in made}.values())
     before: list[BoundSymbol] = []
     parts = _Parts(inputs, region.outputs(), bsyms)
     return [*before, graph.executor.fuse(parts, number)]

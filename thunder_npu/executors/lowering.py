@@ -109,6 +109,10 @@ def _steps(bsym: BoundSymbol, family: str) -> Iterator[Step]:
             raise Refusal(f"{name} gives no tensor")
         yield Step(OPERATIONS[identifier], bsym.output, tuple(bsym.args), dict(bsym.kwargs))
         return
+    if name in ("copy_", "update_aliases"):
+        # As part of a region only the value of an in-place update counts; whether that is so, fusion.py decides.
+        yield Step("alias", bsym.flat_proxy_outs[0], (bsym.flat_proxy_args[0],), {})
+        return
     if bsym.subsymbols:
         for sub in bsym.subsymbols:
             yield from _steps(sub, family)
@@ -461,9 +465,25 @@ class Lowering:
             raise Refusal(f"{step.op} of booleans")
         if step.op not in ir.COMPARISONS and dtype == torch.bool and not step.op.startswith("bitwise"):
             raise Refusal(f"{step.op} of booleans")
-        if all(self.nodes[i].op == "constant" for i in arguments):
+        known = [self.nodes[i].value if self.nodes[i].op == "constant" else None for i in arguments]
+        if dtype == torch.bool and step.op.startswith("bitwise") and any(k is not None for k in known):
+            return self.logical(step.op, arguments, known)
+        if step.op == "where" and known[0] is not None:
+            return self.cast(arguments[1 if known[0] else 2], dtype)
+        if all(k is not None for k in known):
             raise Refusal(f"{step.op} of constants")
         return self.rounded(step.op, arguments, dtype)
+
+    def logical(self, op: str, arguments: Sequence[int], known: Sequence[Any]) -> int:
+        """A bitwise operation on booleans of which at least one is a constant."""
+        if op == "bitwise_not":
+            return self.constant(not known[0], torch.bool)
+        fixed, other = (known[0], arguments[1]) if known[0] is not None else (known[1], arguments[0])
+        if op == "bitwise_and":
+            return other if fixed else self.constant(False, torch.bool)
+        if op == "bitwise_or":
+            return self.constant(True, torch.bool) if fixed else other
+        return self.add("bitwise_not", [other], torch.bool) if fixed else other
 
     def integer(self, op: str, arguments: Sequence[int]) -> int:
         ranges = [self.ranges.get(i) for i in arguments]
@@ -476,8 +496,10 @@ class Lowering:
             "mul": (min(a * c, a * d, b * c, b * d), max(a * c, a * d, b * c, b * d)),
             "neg": (-b, -a),
         }[op]
-        if all(self.nodes[i].op == "constant" for i in arguments):
+        if ends[0] == ends[1]:
             return self.constant(ends[0], torch.int32)
+        if op in ("add", "sub") and (c, d) == (0, 0):
+            return arguments[0]
         return self.bounded(self.add(op, arguments, torch.int32), *ends)
 
     def cast(self, number: int, dtype: torch.dtype) -> int:

@@ -282,8 +282,9 @@ class _Printer:
         region, variant = self.region, self.variant
         for i, node in enumerate(region.nodes):
             self.node(i, node)
-        for number, (node_index, tensor) in enumerate(region.outputs):
-            self.store(number, node_index, tensor)
+            for number, (written, tensor) in enumerate(region.outputs):
+                if written == i:
+                    self.store(number, i, tensor)
         head = []
         axes = [axis for axis, present in enumerate(variant.outer) if present]
         if axes:
@@ -291,8 +292,8 @@ class _Printer:
         else:
             head += ["row = tl.minimum(tile * ROWS, height - ROWS).to(tl.int64)"]
         for position, axis in reversed([*enumerate(axes)]):
-            value = "block" if position == 0 else f"block % outer{axis}_length"
-            head.append(f"outer{axis} = ({value}).to(tl.int64)")
+            value = "block" if position == 0 else f"(block % outer{axis}_length)"
+            head.append(f"outer{axis} = {value}.to(tl.int64)")
             if position:
                 head.append(f"block = block // outer{axis}_length")
         pointers = [f"in{n}" for n in range(len(region.inputs))] + [f"out{n}" for n in range(len(region.outputs))]

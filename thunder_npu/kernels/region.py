@@ -128,16 +128,14 @@ class Region:
     def live(self) -> int:
         """Most float32 tiles alive at once beside the loaded ones, as plan.py counts them.
 
-        A tile lives from the node that makes it to the last that reads it, or is written; a result may take the place
-        of an operand that dies with it. A half-type operand is widened to a copy while it is read, and a softmax holds
+        A tile lives from the node that makes it to the last that reads it (an output is written at once); a result may
+        take the place of an operand that dies with it. A half-type operand is widened to a copy while it is read, and a softmax holds
         the row's exponentials.
         """
         last = list(range(len(self.nodes)))
         for i, node in enumerate(self.nodes):
             for argument in node.args:
                 last[argument] = i
-        for node_index, _ in self.outputs:
-            last[node_index] = len(self.nodes)
         loaded = {i for i, node in enumerate(self.nodes) if node.op == "input"}
         peak = 1
         for i, node in enumerate(self.nodes):
