@@ -38,7 +38,7 @@ CASTS = frozenset({ltorch.to.id, ltorch.type_as.id, prims.PrimIDs.CONVERT_ELEMEN
 # Operations that keep the elements in their row-major order, or repeat them.
 RESHAPES = frozenset({ltorch.unsqueeze.id, ltorch.view.id, ltorch.reshape.id, ltorch.squeeze.id, ltorch.contiguous.id})
 EXPANDS = frozenset({ltorch.expand.id, ltorch.expand_as.id})
-MOVES = frozenset({ltorch.transpose.id, ltorch.permute.id, ltorch.getitem.id}) | RESHAPES | EXPANDS
+MOVES = RESHAPES | EXPANDS | {ltorch.transpose.id, ltorch.permute.id, ltorch.t.id, ltorch.movedim.id, ltorch.getitem.id}
 _PRODUCTS = frozenset({ltorch.matmul.id, ltorch.bmm.id, ltorch.baddbmm.id, ltorch.einsum.id, ltorch.linear.id})
 # A proof of more symbols than this is given up. A mask takes about ten; a chain of elementwise operations must not
 # exhaust the stack, nor sums of sums take exponential time.
@@ -81,13 +81,13 @@ class Proof:
     """One attempt at a proof over the symbols that ``producers`` knows."""
 
     def __init__(self, producers: Producers) -> None:
-        self._producers = producers
+        self.producers = producers
         self._trail: list[TensorProxy] = []
         self._too_long = False
 
     def made(self, value: Any) -> BoundSymbol | None:
         """The symbol that made ``value``; the proof then rests on it."""
-        bsym = self._producers.of(value)
+        bsym = self.producers.of(value)
         if bsym is None:
             return None
         self._too_long = self._too_long or len(self._trail) == _LONGEST
@@ -96,7 +96,7 @@ class Proof:
 
     def holds(self) -> bool:
         """Whether the proof is complete, and nothing was written in place since the oldest tensor it rests on."""
-        return not self._too_long and self._producers.stable(*self._trail)
+        return not self._too_long and self.producers.stable(*self._trail)
 
     # ---- what elements can be ----------------------------------------------------------------------------------------
     def bounds(self, value: Any) -> Interval:

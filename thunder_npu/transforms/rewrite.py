@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import thunder
 import thunder.torch as ltorch
 import torch
+from thunder.core import prims
 from thunder.core.interpreter import unwrap, wrap_const
 from thunder.core.jit_ext import record_source_loc_in_symbol_header, recursively_proxy
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy, variableify
@@ -76,6 +77,8 @@ class Producers:
 
     def add(self, bsym: BoundSymbol) -> None:
         """Takes note of the next symbol of the trace."""
+        if bsym.sym.id == prims.PrimIDs.UNPACK_TRIVIAL:
+            return  # an input: no symbol made it
         if _is_inplace_op(bsym):
             self._last_inplace = self._count
         for out in bsym.flat_proxy_outs:

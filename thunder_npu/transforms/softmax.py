@@ -30,7 +30,7 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 from thunder.clang import maybe_convert_to_dtype
-from thunder.core import dtypes, utils
+from thunder.core import dtypes, prims, utils
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.jit_ext import (
     _general_jit_lookaside_map,
@@ -211,14 +211,17 @@ class _Guard(Proof):
         return made if made is not None and made.sym.id == ltorch._softmax.id else None
 
     def value(self, t: Any) -> Hashable:
-        """Equal for tensors that are -inf in the same places: one tensor, its copies in wider dtypes, the same view of it
-        taken twice."""
-        made = self.made(t)
-        if made is not None and made.sym.id in CASTS and is_upcast(made):
-            return self.value(made.args[0])
-        if made is not None and made.sym.id in MOVES:
-            return made.sym.id, self.value(made.args[0]), str((made.args[1:], made.kwargs))
-        return t.name
+        """Equal for tensors that are -inf in the same places: a tensor, its wider copies, a view of it taken twice."""
+        made = self.producers.of(t)
+        if made is not None and made.sym.id == prims.PrimIDs.UPDATE_ALIASES:
+            # Inserted before uses of what shares memory; without a write in between, which holds() rules out, nothing.
+            return self.value(made.args[0][[out.name for out in made.output].index(t.name)])
+        widened = made is not None and made.sym.id in CASTS and is_upcast(made)
+        if not widened and (made is None or made.sym.id not in MOVES):
+            return t.name
+        self.made(t)  # the proof rests on it
+        source = self.value(made.args[0])
+        return source if widened else (made.sym.id, source, str((made.args[1:], made.kwargs)))
 
 
 def _one_axis(dim: Any, rank: int) -> int | None:
