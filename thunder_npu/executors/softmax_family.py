@@ -24,8 +24,8 @@ from thunder.core.transforms import get_grad, put_grad
 from thunder.extend import Executor
 
 from thunder_npu import options, routing
-from thunder_npu.transforms import repeat_cat
 from thunder_npu.transforms import softmax as safe
+from thunder_npu.transforms import tracing
 
 Forward = Callable[[torch.Tensor, int, torch.dtype | None], torch.Tensor]
 Backward = Callable[[torch.Tensor, torch.Tensor, int, torch.dtype], torch.Tensor]
@@ -104,7 +104,7 @@ def register(executor: Executor, implementations: dict[str, Implementation]) -> 
         )
     _register_log_softmax_backward(executor, executor.opmap[f"{executor.name}_log_softmax_backward"])
     executor._lookasides.update({f: record_source_loc_in_symbol_header(call) for f, call in _SPELLINGS.items()})
-    repeat_cat.register(executor)
+    tracing.register(executor)
 
 
 def _execution(forward: Symbol) -> Callable[..., TensorProxy]:

@@ -217,7 +217,7 @@ class _Guard(Proof):
             # Inserted before uses of what shares memory; without a write in between, which holds() rules out, nothing.
             return self.value(made.args[0][[out.name for out in made.output].index(t.name)])
         widened = made is not None and made.sym.id in CASTS and is_upcast(made)
-        if not widened and (made is None or made.sym.id not in MOVES):
+        if made is None or not (widened or made.sym.id in MOVES):
             return t.name
         self.made(t)  # the proof rests on it
         source = self.value(made.args[0])
