@@ -24,8 +24,11 @@ def attach(handle: ctypes.CDLL) -> None:
         ("vnpu_memory", ctypes.c_void_p),
         ("vnpu_reset_peak", None),
         ("vnpu_set_memory_limit", None, ctypes.c_uint64),
-        ("vnpu_inject_fault", None, ctypes.c_char_p, ctypes.c_int64),
-        ("vnpu_clear_faults", None),
+        ("vnpu_operators", ctypes.c_void_p),
+        ("vnpu_fail_operator", None, ctypes.c_char_p, ctypes.c_int64),
+        ("vnpu_clear_operator_faults", None),
+        ("vnpu_fail_allocations", None, ctypes.c_int64),
+        ("vnpu_set_lost", None, ctypes.c_int, ctypes.c_int),
         ("vnpu_free", None, ctypes.c_void_p),
     ):
         function = getattr(handle, name)

@@ -195,3 +195,19 @@ def _show(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_show, value)) + "]"
     return str(value)
+
+
+def summary() -> str:
+    """A table of the calls so far: how often each operator and kernel ran, most frequent first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    with _lock:
+        kernels = set(_launch_counts)
+    table = Table("kind", "name", "calls", title="virtual NPU")
+    for name, calls in sorted(counters().items(), key=lambda item: (-item[1], item[0])):
+        table.add_row("Triton" if name in kernels else "aclnn", name, str(calls))
+    console = Console(width=100)
+    with console.capture() as text:
+        console.print(table)
+    return text.get()

@@ -1,0 +1,87 @@
+// Random numbers. Each call gets a seed and an offset from torch_npu's generator; the same pair gives the same numbers.
+// They are Mersenne Twister numbers of a CPU generator, not the Philox numbers of an NPU.
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "aclnn.h"
+
+using namespace vnpu;
+
+namespace {
+constexpr int64_t kMaskBits = 128;  // dropout masks are bits, padded to a multiple of 128
+
+at::Generator generator(uint64_t seed, uint64_t offset) {
+  return at::detail::createCPUGenerator(seed * 0x9E3779B97F4A7C15ull + offset);
+}
+
+// One bit an element, lowest bit first: 1 keeps it.
+void draw_mask(int64_t numel, double p, uint64_t seed, uint64_t offset, Tensor& mask) {
+  const Tensor keep = at::empty({(numel + kMaskBits - 1) / kMaskBits * kMaskBits / 8, 8}, at::kByte);
+  keep.bernoulli_(1 - p, generator(seed, offset));
+  const Tensor weights = at::tensor({1, 2, 4, 8, 16, 32, 64, 128}, at::kByte);
+  mask.reshape({-1}).narrow(0, 0, keep.size(0)).copy_(keep.mul(weights).sum(1, false, at::kByte));
+}
+
+void apply_mask(const Tensor& self, const Tensor& mask, double p, Tensor& out) {
+  const Tensor shifts = at::tensor({0, 1, 2, 3, 4, 5, 6, 7}, at::kByte);
+  const Tensor bits = at::bitwise_and(at::bitwise_right_shift(mask.reshape({-1, 1}), shifts), 1).reshape({-1});
+  const Tensor keep = bits.narrow(0, 0, self.numel()).view(self.sizes()).to(at::kBool);
+  at::where_out(out, keep, p < 1 ? self / (1 - p) : self, at::zeros({}, self.options()));
+}
+
+int64_t elements(const Ints& shape) { return c10::multiply_integers(shape); }
+}  // namespace
+
+ACLNN(aclnnInplaceNormal, (Tensor& self, float mean, float std, int64_t seed, int64_t offset)) {
+  self.normal_(mean, std, generator(seed, offset));
+}
+ACLNN(aclnnNormalFloatFloat, (float mean, float std, int64_t seed, int64_t offset, Tensor& out)) {
+  out.normal_(mean, std, generator(seed, offset));
+}
+ACLNN(aclnnNormalFloatTensor, (float mean, const Tensor& std, int64_t seed, int64_t offset, Tensor& out)) {
+  out.copy_(at::normal(mean, std, generator(seed, offset)));
+}
+ACLNN(aclnnNormalTensorFloat, (const Tensor& mean, float std, int64_t seed, int64_t offset, Tensor& out)) {
+  out.copy_(at::normal(mean, std, generator(seed, offset)));
+}
+ACLNN(aclnnNormalTensorTensor, (const Tensor& mean, const Tensor& std, int64_t seed, int64_t offset, Tensor& out)) {
+  out.copy_(at::normal(mean, std, generator(seed, offset)));
+}
+ACLNN(aclnnInplaceUniform, (Tensor& self, double from, double to, int64_t seed, int64_t offset)) {
+  self.uniform_(from, to, generator(seed, offset));
+}
+ACLNN(aclnnInplaceRandom, (Tensor& self, int64_t from, int64_t to, uint64_t seed, uint64_t offset)) {
+  self.random_(from, to, generator(seed, offset));
+}
+ACLNN(aclnnInplaceBernoulli, (Tensor& self, const Scalar& p, uint64_t seed, uint64_t offset)) {
+  self.bernoulli_(p.toDouble(), generator(seed, offset));
+}
+ACLNN(aclnnInplaceBernoulliTensor, (Tensor& self, const Tensor& p, uint64_t seed, uint64_t offset)) {
+  self.bernoulli_(p, generator(seed, offset));
+}
+ACLNN(aclnnSimThreadExponential, (Tensor& self, int64_t, double lambd, int64_t seed, int64_t offset)) {
+  self.exponential_(lambd, generator(seed, offset));
+}
+ACLNN(aclnnMultinomial, (const Tensor& self, int64_t samples, bool replacement, uint64_t seed, uint64_t offset,
+                         Tensor& out)) {
+  out.copy_(at::multinomial(self, samples, replacement, generator(seed, offset)));
+}
+ACLNN(aclnnRandperm, (int64_t n, uint64_t seed, uint64_t offset, Tensor& out)) {
+  out.copy_(at::randperm(n, generator(seed, offset), at::kLong));
+}
+
+// ---- dropout --------------------------------------------------------------------------------------------------------
+ACLNN(aclnnDropoutGenMask, (const Ints& shape, double p, int64_t seed, int64_t offset, Tensor& mask)) {
+  draw_mask(elements(shape), p, seed, offset, mask);
+}
+ACLNN(aclnnDropoutGenMaskV2,
+      (const Ints& shape, double p, int64_t seed, int64_t offset, ScalarType, Tensor& mask)) {
+  draw_mask(elements(shape), p, seed, offset, mask);
+}
+ACLNN(aclnnDropoutDoMask, (const Tensor& self, const Tensor& mask, double p, Tensor& out)) {
+  apply_mask(self, mask, p, out);
+}
+ACLNN(aclnnDropoutV3, (const Tensor& self, const MaybeTensor&, double p, int64_t seed, int64_t offset, Tensor& out,
+                       Tensor& mask)) {
+  draw_mask(self.numel(), p, seed, offset, mask);
+  apply_mask(self, mask, p, out);
+}
