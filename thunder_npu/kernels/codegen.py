@@ -46,6 +46,21 @@ _CALLS = {
 }  # fmt: skip
 
 _HELPERS = {
+    "reciprocal": '''
+@triton.jit
+def reciprocal(x):
+    """1/x to one unit in the last place, by the GPU's own instruction."""
+    return tl.inline_asm_elementwise("rcp.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+''',
+    "tanh_cuda": '''
+@triton.jit
+def tanh(x):
+    """By exp(2x); near 0, where that cancels, by the odd series."""
+    far = 1.0 - 2.0 * reciprocal(tl.exp2(x * 2.8853900817779268) + 1.0)
+    s = x * x
+    near = x + x * s * (-0.33333333 + s * (0.13333333 + s * (-0.053968254 + s * 0.021869488)))
+    return tl.where(s < 0.0625, near, far)
+''',
     "tanh": '''
 @triton.jit
 def tanh(x):
@@ -79,6 +94,7 @@ class Variant:
     outer: tuple[bool, ...]  # for each of the outer axes, whether there is one
     steps: tuple[tuple[bool, ...], ...]  # for each tensor and index, over which outer axes it has a stride
     masked: bool  # BLOCK exceeds the width
+    cuda: bool  # a program per tile, the GPU's half-type arithmetic and fast reciprocal
 
 
 class _Printer:
@@ -89,6 +105,8 @@ class _Printer:
         self.text: list[str] = []  # the expression that names each node
         self.shape: list[int] = []  # TILE, PER_ROW, PER_COLUMN or SCALAR
         self.parameters: list[str] = []
+        self.native: set[int] = set()
+        self.skipped: set[int] = set()
 
     # ---- expressions ----
     def f32(self, i: int) -> str:
@@ -112,6 +130,9 @@ class _Printer:
         return f"tl.where(inside, {expression}, {neutral})" if self.variant.masked else expression
 
     def helper(self, name: str) -> None:
+        if name == "tanh" and self.variant.cuda:
+            self.helper("reciprocal")
+            name = "tanh_cuda"
         if name in _HELPERS and name not in self.helpers:
             self.helpers.append(name)
 
@@ -178,9 +199,6 @@ class _Printer:
             return None
         if node.op == "index":
             return self.index(i, node)
-        shapes = {self.shape[a] for a in node.args}
-        wide = TILE in shapes or {PER_ROW, PER_COLUMN} <= shapes
-        shape = TILE if wide else next((s for s in (PER_ROW, PER_COLUMN) if s in shapes), SCALAR)
         if node.op in REDUCTIONS:
             self.shape.append(PER_ROW)
             return self.reduction(i, node)
@@ -190,12 +208,22 @@ class _Printer:
         if node.op in SOFTMAX_BACKWARD:
             self.shape.append(TILE)
             return self.softmax_backward(i, node)
-        self.shape.append(shape)
+        self.shape.append(self.result_shape(node))
         return self.elementwise(i, node)
+
+    def result_shape(self, node: Node) -> int:
+        shapes = {self.shape[a] for a in node.args}
+        if TILE in shapes or {PER_ROW, PER_COLUMN} <= shapes:
+            return TILE
+        return next((s for s in (PER_ROW, PER_COLUMN) if s in shapes), SCALAR)
 
     def elementwise(self, i: int, node: Node) -> None:
         a = [self.f32(j) for j in node.args]
         logical = node.dtype == torch.bool and node.op not in COMPARISONS
+        if node.op == "cast" and i in self.native:
+            inner = self.region.nodes[node.args[0]]
+            operands = [self.text[j] if self.is_constant(j) else self.text[self.region.nodes[j].args[0]] for j in inner.args]
+            return self.emit(i, f"{operands[0]} {_INFIX[inner.op]} {operands[1]}")
         if node.op == "cast":
             source = self.region.nodes[node.args[0]].dtype
             if node.dtype == torch.bool:
@@ -209,6 +237,10 @@ class _Printer:
             return self.emit(i, expression)
         if node.op == "where":
             expression = f"tl.where({', '.join(a)})"
+        elif node.op == "div" and self.is_constant(node.args[1]) and self.variant.cuda:
+            # As PyTorch does on a GPU: a number is divided by through its float32 inverse.
+            inverse = Node("constant", (), torch.float32, 1.0 / self.region.nodes[node.args[1]].value)  # type: ignore
+            expression = f"{a[0]} * {literal(inverse)}"
         elif node.op in _INFIX:
             expression = f"{a[0]} {_INFIX[node.op]} {a[1]}"
         else:
@@ -278,9 +310,45 @@ class _Printer:
             expression = f"({expression}).to({_TL[node.dtype]})"
         self.emit(i, expression)
 
+    def find_native(self) -> None:
+        """Sums and products of half-type values that round at once: one instruction on a GPU, the same result.
+
+        A product of two half-type numbers is exact in float32, and so is a sum unless one operand is too small to
+        matter; so computing in float32 and rounding is what the half-type instruction does.
+        """
+        nodes = self.region.nodes
+        uses = [0] * len(nodes)
+        for node in nodes:
+            for j in node.args:
+                uses[j] += 1
+        written = {n for n, _ in self.region.outputs}
+        for i, node in enumerate(nodes):
+            if node.op != "cast" or node.dtype not in HALF:
+                continue
+            j = node.args[0]
+            inner = nodes[j]
+            if inner.op not in ("add", "sub", "mul") or inner.dtype != torch.float32 or uses[j] > 1 or j in written:
+                continue
+            if all(self._is_half(k, node.dtype) for k in inner.args) and not all(map(self.is_constant, inner.args)):
+                self.native.add(i)
+                self.skipped.add(j)
+                self.skipped |= {k for k in inner.args if nodes[k].op == "cast" and uses[k] == 1 and k not in written}
+
+    def _is_half(self, k: int, dtype: torch.dtype) -> bool:
+        node = self.region.nodes[k]
+        if node.op == "constant":
+            return torch.tensor(node.value, dtype=torch.float32).item() == torch.tensor(node.value, dtype=dtype).item()
+        return node.op == "cast" and self.region.nodes[node.args[0]].dtype == dtype
+
     def module(self) -> str:
         region, variant = self.region, self.variant
+        if variant.cuda:
+            self.find_native()
         for i, node in enumerate(region.nodes):
+            if i in self.skipped:
+                self.text.append("")
+                self.shape.append(self.result_shape(node))
+                continue
             self.node(i, node)
             for number, (written, tensor) in enumerate(region.outputs):
                 if written == i:
@@ -297,7 +365,7 @@ class _Printer:
             if position:
                 head.append(f"block = block // outer{axis}_length")
         pointers = [f"in{n}" for n in range(len(region.inputs))] + [f"out{n}" for n in range(len(region.outputs))]
-        sizes = [f"outer{axis}_length" for axis in axes[1:]] + (["row_tiles"] if axes else []) + ["tiles", "height"]
+        sizes = [f"outer{axis}_length" for axis in axes[1:]] + (["row_tiles"] if axes else []) + ([] if variant.cuda else ["tiles"]) + ["height"]
         constants = ["ROWS: tl.constexpr", "BLOCK: tl.constexpr"]
         setup = ["rows = tl.arange(0, ROWS)[:, None]", "columns = tl.arange(0, BLOCK)[None, :]"]
         if variant.masked:
@@ -305,8 +373,11 @@ class _Printer:
             setup.append("inside = columns < width")
         signature = ", ".join([*pointers, *sizes, *self.parameters, *constants])
         body = [f"    {line}" for line in setup]
-        body.append("    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):")
-        body += [f"        {line}" for line in (*head, *self.lines)]
+        if variant.cuda:
+            body += [f"    {line}" for line in ("tile = tl.program_id(0)", *head, *self.lines)]
+        else:
+            body.append("    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):")
+            body += [f"        {line}" for line in (*head, *self.lines)]
         helpers = "".join(f"\n{_HELPERS[name]}" for name in self.helpers)
         return (
             "import triton\nimport triton.language as tl\n"
@@ -414,10 +485,10 @@ def prepare(region: Region, strides: Sequence[Sequence[int]], target: Target) ->
     plan = _plan(region, layout.rows, layout.outer_count, target)
     if plan is None or any((plan.rows - 1) * abs(s.row) + region.width >= 2**31 for s in layout.tensors):
         return None
-    return _bind(region, layout, plan)
+    return _bind(region, layout, plan, target)
 
 
-def _bind(region: Region, layout: Layout, plan: Plan) -> Launch:
+def _bind(region: Region, layout: Layout, plan: Plan, target: Target) -> Launch:
     outer = tuple(length > 1 for length in layout.outer)
     tensors = layout.tensors[:-1]
     variant = Variant(
@@ -425,6 +496,7 @@ def _bind(region: Region, layout: Layout, plan: Plan) -> Launch:
         outer=outer,
         steps=tuple(tuple(present and s.outer[a] != 0 for a, present in enumerate(outer)) for s in tensors),
         masked=plan.masked,
+        cuda=target.kind == "cuda",
     )
     text, names = source(region, variant)
     by_name: dict[str, int] = {}
@@ -434,7 +506,8 @@ def _bind(region: Region, layout: Layout, plan: Plan) -> Launch:
         by_name |= {f"{label}_row": s.row, **{f"{label}_outer{a}": s.outer[a] for a in range(MAX_OUTER)}}
     present = [axis for axis in range(MAX_OUTER) if outer[axis]]
     row_tiles = -(-layout.rows // plan.rows)
-    sizes = [layout.outer[axis] for axis in present[1:]] + ([row_tiles] if present else []) + [plan.tiles, layout.rows]
+    sizes = [layout.outer[axis] for axis in present[1:]] + ([row_tiles] if present else [])
+    sizes += ([] if variant.cuda else [plan.tiles]) + [layout.rows]
     if plan.masked:
         sizes.append(layout.width)
     return Launch(text, tuple(sizes), tuple(by_name[name] for name in names), plan)
@@ -450,9 +523,31 @@ def _access(layout: Layout, tensor: int) -> int:
 def _plan(region: Region, rows: int, outer: int, target: Target) -> Plan | None:
     loads = [t.dtype.itemsize for n, t in enumerate(region.inputs) if region.input_is_tile(n)]
     stores = [t.dtype.itemsize for _, t in region.outputs if COLUMN in t.places]
-    if not loads and not stores:
-        loads = [4]
-    return plan_one_pass(rows, region.width, target, loads=loads, stores=stores, live=region.live, outer=outer)
+    if target.kind == "cuda":
+        return _plan_cuda(region, rows, outer, max((2, *loads, *stores)))
+    return plan_one_pass(rows, region.width, target, loads=loads or [4], stores=stores, live=region.live, outer=outer)
+
+
+# (largest block, elements of a tile, warps) by the size of the widest element, measured on an H200 with
+# softmax(scores·scale + mask), its backward, and the soft-cap of Gemma-2 (the crowded ones).
+_CUDA = {
+    2: ((128, 2048, 1), (512, 1024, 1), (1024, 2048, 2), (4096, 4096, 8), (16384, 16384, 16)),
+    4: ((256, 1024, 1), (1024, 1024, 4), (4096, 4096, 16), (16384, 16384, 16)),
+}
+_CUDA_CROWDED = ((256, 1024, 2), (1024, 1024, 1), (4096, 4096, 8), (16384, 16384, 16))
+_CROWDED_NODES = 16
+
+
+def _plan_cuda(region: Region, rows: int, outer: int, widest: int) -> Plan | None:
+    block = 1 << (region.width - 1).bit_length()
+    table = _CUDA_CROWDED if sum(region.is_tile) > _CROWDED_NODES else _CUDA[widest]
+    entry = next(((elements, warps) for limit, elements, warps in table if block <= limit), None)
+    if entry is None:
+        return None
+    elements, warps = entry
+    tile_rows = min(max(1, elements // block), 1 << (rows.bit_length() - 1))
+    tiles = outer * -(-rows // tile_rows)
+    return Plan("tile", tile_rows, block, True, block != region.width, tiles, tiles, warps)
 
 
 def contiguous(shape: Sequence[int]) -> list[int]:

@@ -1,0 +1,214 @@
+"""Attention's chain between its two matmuls on a GPU: ours through thunder.jit, eager PyTorch, torch.compile.
+
+    python benchmarks/gpu_attention_chain.py [--dtypes bfloat16,float16,float32] [--widths 128,…] [--out results.json]
+
+Each line gives the share of the copy bandwidth of the same run: bytes that have to move (every input of the chain read
+once, every output written once; a mask counts once) over the time, over the bandwidth of a device-to-device copy of as
+many bytes. The backward is a function of its own (gradients in, what the forward saves recomputed from its inputs
+excluded): the time of forward and backward less that of the forward that saves. Calls are queued back to back and timed
+with events, so host time is not in the figures unless it exceeds the device's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HEADS = 12
+ELEMENTS = 2**28
+COMPILE_TOGETHER = 12
+Tensors = tuple[torch.Tensor, ...]
+
+
+def masked(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """BERT: a mask [B, 1, 1, S]; GPT-2, Llama: [B, 1, S, S]."""
+    return torch.softmax(scores * 0.125 + mask, -1)
+
+
+def causal(scores: torch.Tensor) -> torch.Tensor:
+    """A causal mask of two aranges."""
+    i = torch.arange(scores.shape[-1], device=scores.device)
+    return torch.softmax(torch.where(i[:, None] >= i[None, :], scores * 0.125, float("-inf")), -1)
+
+
+def biased(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """T5: a position bias [1, H, S, S], softmax in float32, cast back."""
+    return torch.softmax((scores + bias).float(), -1).type_as(scores)
+
+
+def capped(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Gemma-2: soft-cap, mask [B, 1, S, S], softmax in float32, cast back."""
+    scores = torch.tanh(scores * 0.0625 / 50.0) * 50.0 + mask
+    return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
+
+
+# name → function, shape of its second argument (of B, H, S)
+CHAINS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[int, int, int], tuple[int, ...]] | None]] = {
+    "mask [B,1,1,S]": (masked, lambda b, h, s: (b, 1, 1, s)),
+    "mask [B,1,S,S]": (masked, lambda b, h, s: (b, 1, s, s)),
+    "causal": (causal, None),
+    "T5 bias": (biased, lambda b, h, s: (1, h, s, s)),
+    "Gemma-2 soft-cap": (capped, lambda b, h, s: (b, 1, s, s)),
+}
+
+
+def arguments(name: str, dtype: torch.dtype, width: int, elements: int = ELEMENTS) -> Tensors:
+    """Random scores (they require a gradient) and the mask or bias; a tenth of a mask is closed."""
+    torch.manual_seed(width)
+    batch = max(1, elements // (HEADS * width * width))
+    scores = torch.randn(batch, HEADS, width, width, device="cuda", dtype=dtype).mul_(4).requires_grad_()
+    shape = CHAINS[name][1]
+    if shape is None:
+        return (scores,)
+    second = torch.randn(shape(batch, HEADS, width), device="cuda", dtype=dtype)
+    if name != "T5 bias":
+        second = torch.where(second > 1.28, -10000.0, 0.0).to(dtype)
+    return scores, second
+
+
+def contenders(name: str) -> dict[str, Callable[..., torch.Tensor]]:
+    """The three ways to run a chain, each compiled for itself."""
+    import thunder
+
+    from thunder_npu import triton_ascend_ex
+
+    function = CHAINS[name][0]
+    torch._dynamo.reset()
+    return {
+        "ours": thunder.jit(function, executors=[triton_ascend_ex]),
+        "eager": function,
+        "torch.compile": torch.compile(function, dynamic=False),
+    }
+
+
+def milliseconds(call: Callable[[], Any], calls: int = 10, rounds: int = 3) -> float:
+    """Median over rounds of the mean of `calls` queued calls."""
+    for _ in range(2):
+        call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / calls)
+    return statistics.median(times)
+
+
+def deviation(got: torch.Tensor, want: torch.Tensor) -> float:
+    return ((got.double() - want.double()).norm() / want.double().norm()).item()
+
+
+def exact(name: str, tensors: Tensors, grad: torch.Tensor) -> Tensors:
+    """Result and gradient of the chain in float64, on the first batch entry."""
+    first = [t[:1].detach().double() for t in tensors]
+    scores = first[0].requires_grad_()
+    out = CHAINS[name][0](*first)
+    return out.detach(), torch.autograd.grad(out, scores, grad[:1].double())[0]
+
+
+def measure(name: str, dtype: torch.dtype, width: int, copy: float) -> list[dict[str, Any]]:
+    """One row of results per contender and direction."""
+    tensors = arguments(name, dtype, width)
+    scores = tensors[0]
+    grad = torch.randn_like(scores)
+    size, others = scores.numel() * scores.element_size(), sum(t.numel() * t.element_size() for t in tensors[1:])
+    want, want_grad = exact(name, tensors, grad)
+    recomputes = name == "Gemma-2 soft-cap"
+    rows = []
+    for contender, function in contenders(name).items():
+        def forward(function: Callable[..., torch.Tensor] = function) -> torch.Tensor:
+            with torch.no_grad():
+                return function(*tensors)
+
+        def step(function: Callable[..., torch.Tensor] = function) -> torch.Tensor:
+            return torch.autograd.grad(function(*tensors), scores, grad)[0]
+
+        def saving(function: Callable[..., torch.Tensor] = function) -> torch.Tensor:
+            return function(*tensors)
+
+        wrong = deviation(forward()[:1], want), deviation(step()[:1], want_grad)
+        ahead, both = milliseconds(forward), milliseconds(step) - milliseconds(saving)
+        for direction, time, moved, error in (
+            ("forward", ahead, 2 * size + others, wrong[0]),
+            ("backward", both, (4 if recomputes else 3) * size, wrong[1]),
+        ):
+            rows.append(
+                {
+                    "chain": name, "dtype": str(dtype).removeprefix("torch."), "width": width, "direction": direction,
+                    "contender": contender, "ms": time, "share": moved / time / 1e6 / copy, "error": error,
+                }
+            )  # fmt: skip
+    return rows
+
+
+def compile_only(case: tuple[str, str, int]) -> None:
+    """Fills the compilers' caches on disk for one case; many run side by side before anything is timed."""
+    name, dtype, width = case
+    tensors = arguments(name, getattr(torch, dtype), width)
+    for function in contenders(name).values():
+        with torch.no_grad():
+            function(*tensors)
+        function(*tensors).sum().backward()
+    torch.cuda.synchronize()
+
+
+def copy_bandwidth() -> float:
+    """GB/s, bytes read plus bytes written."""
+    a = torch.randn(ELEMENTS, device="cuda").to(torch.bfloat16)
+    b = torch.empty_like(a)
+    return 2 * a.numel() * a.element_size() / milliseconds(lambda: b.copy_(a)) / 1e6
+
+
+def versions() -> dict[str, str]:
+    import thunder
+    import triton
+
+    return {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
+        "thunder": thunder.__version__, "python": sys.version.split()[0],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtypes", default="bfloat16,float16,float32")
+    parser.add_argument("--widths", default="128,197,256,384,512,1024")
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "gpu_attention_chain.json"))
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark measures on a CUDA GPU, and there is none")
+    cases = [(n, d, int(w)) for d in given.dtypes.split(",") for n in CHAINS for w in given.widths.split(",")]
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(COMPILE_TOGETHER, os.cpu_count() or 1), context) as pool:
+        list(pool.map(compile_only, cases))
+    copy = copy_bandwidth()
+    print(f"copy: {copy:.0f} GB/s; share of it, and relative error against float64 (first batch entry)")
+    rows = []
+    for name, dtype, width in cases:
+        found = measure(name, getattr(torch, dtype), width, copy)
+        rows += found
+        for direction in ("forward", "backward"):
+            mine = {r["contender"]: r for r in found if r["direction"] == direction}
+            faster = mine["torch.compile"]["ms"] / mine["ours"]["ms"]
+            cells = "  ".join(f"{c} {r['share']:.2f} ({r['error']:.0e})" for c, r in mine.items())
+            print(f"{dtype:8} {name:16} S={width:<5}{direction:9} {cells}  ours/compile {faster:.2f}x", flush=True)
+    Path(given.out).parent.mkdir(parents=True, exist_ok=True)
+    Path(given.out).write_text(json.dumps({"versions": versions(), "copy_GBps": copy, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
