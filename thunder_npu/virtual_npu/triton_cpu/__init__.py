@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..soc import DEFAULT_SOC, SOCS, SoC
     from .bishengir import BufferReport, UnifiedBufferRetryWarning
     from .compilation import Kernel, compile_kernel
-    from .driver import compile_reports, install, installed, soc
+    from .driver import compile_reports, install, installed, overflowing, soc
     from .execution import OutOfBoundsStoreError, scratch_bytes_live
     from .lowering import UnsupportedOperationError
     from .toolchain import ToolchainError
@@ -34,6 +34,7 @@ _HOMES = {
     "compile_reports": ".driver",
     "install": ".driver",
     "installed": ".driver",
+    "overflowing": ".driver",
     "soc": ".driver",
     "OutOfBoundsStoreError": ".execution",
     "scratch_bytes_live": ".execution",
@@ -55,6 +56,7 @@ __all__ = [
     "compile_reports",
     "install",
     "installed",
+    "overflowing",
     "scratch_bytes_live",
     "soc",
 ]

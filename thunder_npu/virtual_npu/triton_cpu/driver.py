@@ -7,11 +7,12 @@ No code of Triton is changed: the driver is set by `triton.runtime.driver.set_ac
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,11 +32,12 @@ from .bishengir import BufferReport, UnifiedBufferRetryWarning, plan_buffers  # 
 from .execution import Arguments, Library  # noqa: E402
 from .lowering import build_library  # noqa: E402
 
-__all__ = ["compile_reports", "front_end", "install", "installed", "soc"]
+__all__ = ["compile_reports", "front_end", "install", "installed", "overflowing", "soc"]
 
 _ascend: Backend = backends["ascend"]
 _stages: dict[str, Any] = _ascend.compiler.add_stages.__globals__  # triton-ascend's own stage functions
 _reports: list[BufferReport] = []
+_overflowing: set[str] = set()
 
 
 class AscendOnCPU(_ascend.compiler):
@@ -53,7 +55,7 @@ class AscendOnCPU(_ascend.compiler):
 
     def hash(self) -> str:
         """Part of the key of Triton's on-disk cache."""
-        return f"{super().hash()}-{toolchain.fingerprint()}"
+        return f"{super().hash()}-{toolchain.fingerprint()}-{sorted(_overflowing)}"
 
     def binary_stage(self, options: Any) -> Callable[..., bytes]:
         """triton-ascend's own function from linalg to binary."""
@@ -69,6 +71,8 @@ class AscendOnCPU(_ascend.compiler):
 
         def npubin(linalg: str, metadata: dict[str, Any]) -> bytes:
             report = plan_buffers(to_binary, linalg, metadata, options, self.soc)
+            if report.kernel in _overflowing:
+                report = _overflowed(report)
             if not report.fits:
                 # What triton-ascend's own stage raises; Triton turns it into MLIRCompilationError with this text.
                 raise subprocess.CalledProcessError(1, self.soc.compiler, stderr=report.message.encode())
@@ -167,20 +171,20 @@ class Utilities:
 
 
 class DeviceIndex(int):
-    """A device's index that differs from the same index on another SoC.
+    """A device's index that differs from the same index of another machine: another SoC, or other injected faults.
 
-    Triton keeps compiled kernels in memory by device; this keeps kernels of one SoC from being launched on another.
+    Triton keeps compiled kernels in memory by device; this keeps those of one machine from being launched on another.
     """
 
-    soc: str
+    machine: tuple[str, ...]
 
-    def __new__(cls, index: int, soc: str) -> DeviceIndex:
+    def __new__(cls, index: int, machine: tuple[str, ...]) -> DeviceIndex:
         self = super().__new__(cls, index)
-        self.soc = soc
+        self.machine = machine
         return self
 
     def __eq__(self, other: object) -> bool:
-        return int.__eq__(self, other) is True and self.soc == getattr(other, "soc", self.soc)
+        return int.__eq__(self, other) is True and self.machine == getattr(other, "machine", self.machine)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -206,7 +210,7 @@ class Driver(DriverBase):
         return GPUTarget("npu", self.soc.name, 0)
 
     def get_current_device(self) -> int:
-        return DeviceIndex(npu.current_device() if (npu := _npu()) else 0, self.soc.name)
+        return DeviceIndex(npu.current_device() if (npu := _npu()) else 0, (self.soc.name, *sorted(_overflowing)))
 
     def set_current_device(self, device: int) -> None:
         if npu := _npu():
@@ -219,7 +223,7 @@ class Driver(DriverBase):
         return torch.device("npu", int(self.get_current_device())) if _npu() else torch.device("cpu")
 
     def get_device_interface(self) -> Any:
-        return _npu() or HostInterface
+        return vars(torch)["npu"]
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         return torch.empty(1, dtype=torch.int32)  # no cache of the NPU to flush
@@ -232,24 +236,6 @@ def _npu() -> Any:
     """torch.npu, or None when torch_npu is not loaded or sees no device."""
     npu = vars(torch).get("npu")
     return npu if npu is not None and npu.is_available() else None
-
-
-class HostInterface:
-    """The part of torch.cuda's interface that triton.testing needs, for kernels on CPU tensors."""
-
-    class Event:
-        def __init__(self, enable_timing: bool = False) -> None:
-            self._time = 0
-
-        def record(self) -> None:
-            self._time = time.monotonic_ns()
-
-        def elapsed_time(self, end: HostInterface.Event) -> float:
-            return (end._time - self._time) / 1e6
-
-    @staticmethod
-    def synchronize() -> None:
-        """Launches are synchronous."""
 
 
 def _benchmark(function: Callable[[], Any], quantiles: Sequence[float] | None = None, **_: Any) -> Any:
@@ -302,6 +288,25 @@ def soc() -> SoC:
         raise RuntimeError("call triton_cpu.install() first")
     active: Driver = triton_driver.active
     return SOCS[active.soc.name]
+
+
+@contextlib.contextmanager
+def overflowing(kernel: str) -> Iterator[None]:
+    """A fault on demand: meanwhile the compiler refuses `kernel` as if it overflowed the unified buffer.
+
+    Launching it raises triton.compiler.errors.MLIRCompilationError, also when it has been compiled before.
+    """
+    _overflowing.add(kernel)
+    try:
+        yield
+    finally:
+        _overflowing.discard(kernel)
+
+
+def _overflowed(report: BufferReport) -> BufferReport:
+    available = 8 * report.bytes_available
+    message = f"error: ub overflow, requires {2 * available} bits while {available} bits available! (fault injected)"
+    return dataclasses.replace(report, fits=False, bytes_planned=2 * report.bytes_available, message=message, hivm="")
 
 
 def compile_reports() -> list[BufferReport]:
