@@ -45,9 +45,9 @@ from thunder.extend import FusionExecutor, OperatorExecutor
 
 from thunder_npu import options
 from thunder_npu.executors.lowering import IN_MEMORY, Lowered, Lowering, Refusal, Step, steps, torch_dtype
-from thunder_npu.kernels import codegen
+from thunder_npu.kernels import codegen, target_of
 from thunder_npu.kernels.region import SOFTMAX, SOFTMAX_BACKWARD
-from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel, target_of
+from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel
 
 FUSION_NAME = "TritonAscend"
 _SEEDS = (*SOFTMAX, *SOFTMAX_BACKWARD)

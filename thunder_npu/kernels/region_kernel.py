@@ -7,32 +7,18 @@ here: what cannot be compiled raises.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from . import codegen
 from .codegen import Launch
+from .launch import KernelCompileError, _device, _failures, target_of
 from .plan import Target, ascend_target
 from .region import Region
 
 DEFAULT_TARGET = ascend_target("Ascend910B2", 48)
 """What a region has to fit where there is no device to ask: on the reference path of CPU tensors."""
-
-
-@lru_cache
-def target_of(device: torch.device) -> Target:
-    """The plan's target for tensors on `device`; for CPU tensors :data:`DEFAULT_TARGET`."""
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        return Target("cuda", properties.name, properties.multi_processor_count)
-    if device.type == "npu":
-        from triton.runtime.driver import driver
-
-        cores = driver.active.utils.get_device_properties(device.index or 0)["num_vectorcore"]
-        return ascend_target(torch.npu.get_device_name(device.index or 0), cores)
-    return DEFAULT_TARGET
 
 
 class RegionKernel:
@@ -72,17 +58,17 @@ class RegionKernel:
             )
         return launch
 
-    def __call__(self, *inputs: torch.Tensor, target: Target | None = None) -> tuple[torch.Tensor, ...]:
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The region's outputs, contiguous, on the device of the inputs.
 
-        `inputs` are as `region.inputs`; 0-d tensors may be in host memory. `target` is for CPU tensors under Triton's
-        driver of the virtual NPU.
+        `inputs` are as `region.inputs`: npu or cuda tensors, or CPU tensors while the virtual NPU's Triton driver is
+        active. 0-d tensors may be in host memory whatever the device.
 
         Raises:
-            RuntimeError: the kernel does not compile; the message names the region, its shape and the target.
+            KernelCompileError: the kernel does not compile; the message names the region, its shape and the target.
         """
         device = next((t.device for t in inputs if t.device.type != "cpu"), torch.device("cpu"))
-        target = target or target_of(device)
+        target = target_of(device)
         tensors = [t if t.device == device else t.to(device) for t in inputs]
         launch = self.launch_for([t.stride() for t in tensors], target)
         if launch is None:
@@ -92,14 +78,14 @@ class RegionKernel:
         arguments = [_storable(t) for t in (*tensors, *outputs)]
         plan = launch.plan
         options = {"num_warps": plan.num_warps} if target.kind == "cuda" else {}
+        numbers = (*launch.sizes, *launch.strides)
         try:
-            launch.kernel[(plan.grid,)](
-                *arguments, *launch.sizes, *launch.strides, ROWS=plan.rows, BLOCK=plan.block, **options
-            )
-        except Exception as error:
-            raise RuntimeError(
-                f"{self.name}: the kernel for {self.region.rows} rows of {self.region.width} elements, tiles of "
-                f"{plan.rows}×{plan.block}, failed on {target.name}; its source is {codegen.path_of(launch.text)}"
+            with _device(device):
+                launch.kernel[(plan.grid,)](*arguments, *numbers, ROWS=plan.rows, BLOCK=plan.block, **options)
+        except _failures() as error:
+            raise KernelCompileError(
+                f"{self.name}: the kernel {codegen.path_of(launch.text)} for {self.region.rows} rows of "
+                f"{self.region.width} elements failed to compile for {target.name}, with {plan}: {error}"
             ) from error
         return tuple(outputs)
 
