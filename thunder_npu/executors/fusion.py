@@ -34,6 +34,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.codeutils import SigInfo
+from thunder.core.devices import to_torch_device
 from thunder.core.proxies import Proxy, TensorProxy, unvariableify, variableify
 from thunder.core.rematerialization import rematerialize
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
@@ -508,7 +509,7 @@ def _is_view(made: Sequence[Step]) -> bool:
 
 def _fits(lowered: Lowered) -> bool:
     device = next((p.device for p in lowered.inputs if p.device.type != "cpu"), None)
-    target = DEFAULT_TARGET if device is None else target_of(torch.device(str(device)))
+    target = DEFAULT_TARGET if device is None else target_of(to_torch_device(device))
     return codegen.fits(lowered.region, target)
 
 
