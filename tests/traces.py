@@ -19,13 +19,21 @@ def jit(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def forward_symbols(jitted: Callable[..., Any]) -> list[str]:
-    """Names of the symbols of the final forward trace, in order."""
-    return [bsym.sym.name for bsym in thunder.last_traces(jitted)[-1].bound_symbols]
+    """Names of the symbols of the final forward trace, in order; a fused region is followed by what it holds."""
+    return _names(thunder.last_traces(jitted)[-1])
 
 
 def backward_symbols(jitted: Callable[..., Any]) -> list[str]:
-    """Names of the symbols of the final backward trace, in order."""
-    return [bsym.sym.name for bsym in thunder.last_backward_traces(jitted)[-1].bound_symbols]
+    """Names of the symbols of the final backward trace, in order; a fused region is followed by what it holds."""
+    return _names(thunder.last_backward_traces(jitted)[-1])
+
+
+def _names(trace: Any) -> list[str]:
+    return [
+        symbol.sym.name
+        for bsym in trace.bound_symbols
+        for symbol in (bsym, *(bsym.subsymbols if bsym.sym.is_fusion else ()))
+    ]
 
 
 def run(fn: Callable[..., Any], *tensors: torch.Tensor, cotangent: torch.Tensor | None = None) -> tuple[Any, list[Any]]:
