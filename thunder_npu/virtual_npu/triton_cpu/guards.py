@@ -31,16 +31,24 @@ llvm.func @thunder_npu_store(!llvm.ptr, i32, i64) -> !llvm.ptr
 llvm.func @thunder_npu_copy(!llvm.ptr, i32, !llvm.ptr, i32, i64)
 """
 _SCRATCH = -1
+_HELPER = "@dealloc_helper("
 
 
 def guard(module: str, arguments: Mapping[str, int]) -> str:
-    """The functions of an LLVM-dialect module with guarded accesses.
+    """The functions of an LLVM-dialect module, the kernel's with guarded accesses.
 
     Args:
-        module: the functions' text; SSA names are unique in it.
+        module: the functions' text. SSA names are unique in a function; beside the kernel there may be MLIR's
+            `dealloc_helper`, which only sees scratch memory.
         arguments: for every pointer parameter of the kernel ("%arg10"), the number of the argument.
     """
-    definitions = dict(_DEFINITION.findall(module))
+    functions = re.split(r"^(?=\s*llvm\.func )", module, flags=re.M)
+    guarded = (text if _HELPER in text.partition("\n")[0] else _guard(text, arguments) for text in functions)
+    return "".join(guarded) + _DECLARATIONS
+
+
+def _guard(function: str, arguments: Mapping[str, int]) -> str:
+    definitions = dict(_DEFINITION.findall(function))
     counter = 0
 
     def argument(pointer: str) -> int:
@@ -81,7 +89,7 @@ def guard(module: str, arguments: Mapping[str, int]) -> str:
             return checked + f"{match['value']} = llvm.load %guard{counter} : !llvm.ptr -> {kind}"
         return checked + f"llvm.store {match['stored']}, %guard{counter} : {kind}, !llvm.ptr"
 
-    return _ACCESS.sub(access, module) + _DECLARATIONS
+    return _ACCESS.sub(access, function)
 
 
 def _field(definitions: Mapping[str, str], structure: str, position: str) -> str:
