@@ -1,6 +1,7 @@
 // acl objects (aclCreateXxx, aclDestroyXxx), their views as ATen tensors, and the launch of an operator.
 #include "aclnn.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -73,6 +74,20 @@ void DynamicOut::set(const Tensor& result) const {
   room.narrow(0, 0, result.numel()).copy_(result.reshape({-1}));
   object->dims = result.sizes().vec();
   object->strides = result.contiguous().strides().vec();
+}
+
+Tensor wrapped(const Scalar& value) { return at::native::wrapped_scalar_tensor(value); }
+
+void put(const Tensor& out, const Tensor& result) { out.copy_(result.reshape(out.sizes())); }
+
+void put(const MaybeTensor& out, const Tensor& result) {
+  if (out && out->numel() && result.defined()) put(*out, result);
+}
+
+Tensor dropout_bits(const Tensor& mask, int64_t numel) {
+  const Tensor shifts = at::tensor({0, 1, 2, 3, 4, 5, 6, 7}, at::kByte);
+  const Tensor bits = at::bitwise_and(at::bitwise_right_shift(mask.reshape({-1, 1}), shifts), 1);
+  return bits.reshape({-1}).narrow(0, 0, numel).to(at::kBool);
 }
 
 int ready(const Operator&) { return device_lost(); }

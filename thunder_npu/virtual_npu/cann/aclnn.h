@@ -84,6 +84,15 @@ int plan_failed(const Operator& op, const char* what);
 int ready(const Operator& op);  // 0, or the error that the device's state gives
 void adopt(aclOpExecutor* executor);
 
+// ---- helpers of the operators' bodies ----
+// A Python number in an operator for tensors: it does not decide the result's dtype.
+Tensor wrapped(const Scalar& value);
+// Rounds a result into an output that ATen's out= would refuse for its dtype or shape.
+void put(const Tensor& out, const Tensor& result);
+void put(const MaybeTensor& out, const Tensor& result);  // unless the output is absent or empty
+// The bits of a dropout mask (lowest first, 1 keeps) for the first `numel` elements, as bool.
+Tensor dropout_bits(const Tensor& mask, int64_t numel);
+
 extern const char kTensor[], kScalar[], kIntArray[], kFloatArray[], kBoolArray[], kTensorList[], kScalarList[];
 void need(const void* object, const char* kind);           // throws unless alive
 inline bool given(const void* object, const char* kind) {  // false for null, throws for a wrong pointer
@@ -104,6 +113,8 @@ template <class T>
 std::enable_if_t<std::is_integral_v<T>, std::string> json(T value) {
   return std::to_string(value);
 }
+template <class T>
+std::string json(const std::vector<T>& values);
 template <class T>
 std::string json(const std::optional<T>& value) {
   return value ? json(*value) : "null";

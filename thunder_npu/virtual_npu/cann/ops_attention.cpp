@@ -70,12 +70,10 @@ struct Attention {
     return hide.defined() ? s.masked_fill_(hide, -std::numeric_limits<double>::infinity()) : s;
   }
 
-  // What dropout multiplies the probabilities with: 0 or 1 / keep_prob. Bits as in aclnnDropoutGenMask.
+  // What dropout multiplies the probabilities with: 0 or 1 / keep_prob.
   Tensor dropout(const Tensor& probabilities) const {
     if (!drop_mask || keep_prob >= 1) return {};
-    const Tensor shifts = at::tensor({0, 1, 2, 3, 4, 5, 6, 7}, at::kByte);
-    const Tensor bits = at::bitwise_and(at::bitwise_right_shift(drop_mask->reshape({-1, 1}), shifts), 1).reshape({-1});
-    const Tensor keep = bits.narrow(0, 0, probabilities.numel()).view(probabilities.sizes()).to(probabilities.scalar_type());
+    const Tensor keep = dropout_bits(*drop_mask, probabilities.numel()).view(probabilities.sizes()).to(at::kFloat);
     return keep_prob > 0 ? keep / keep_prob : keep;
   }
 

@@ -1,13 +1,9 @@
 // One operator over a list of tensors, as optimizers use it, and the gradient scaler's.
-#include <ATen/ScalarOps.h>
-
 #include "aclnn.h"
 
 using namespace vnpu;
 
 namespace {
-Tensor wrapped(const Scalar& value) { return at::native::wrapped_scalar_tensor(value); }
-
 // The older forms take their number as a one-element tensor, the V2 forms as a scalar, the list forms one for each tensor.
 Scalar number(const Tensor& value) { return value.reshape({-1})[0].item(); }
 

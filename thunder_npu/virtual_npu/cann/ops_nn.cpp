@@ -3,21 +3,6 @@
 
 using namespace vnpu;
 
-namespace {
-const Tensor& or_none(const MaybeTensor& tensor) {
-  static const Tensor none;
-  return tensor ? *tensor : none;
-}
-
-void put(Tensor& out, const Tensor& result) {
-  if (out.defined() && result.defined() && out.numel()) out.copy_(result.reshape(out.sizes()));
-}
-void put(const MaybeTensor& out, const Tensor& result) {
-  Tensor room = or_none(out);
-  put(room, result);
-}
-}  // namespace
-
 // ---- softmax --------------------------------------------------------------------------------------------------------
 // The output's dtype is the one asked for: a float32 output of a half input is PyTorch's half_to_float.
 ACLNN(aclnnSoftmax, (const Tensor& self, int64_t dim, Tensor& out)) {
@@ -127,7 +112,7 @@ ACLNN(aclnnPrelu, (const Tensor& self, const Tensor& weight, Tensor& out)) {
 ACLNN(aclnnLogSigmoidForward, (const Tensor& self, Tensor& out, Tensor& buffer)) {
   const auto [result, saved] = at::log_sigmoid_forward(self);
   put(out, result);
-  put(buffer, saved);
+  put(MaybeTensor(buffer), saved);
 }
 ACLNN(aclnnLogSigmoidBackward, (const Tensor& grad, const Tensor& self, const Tensor&, Tensor& out)) {
   out.copy_(grad * at::sigmoid(-self));  // an NPU keeps nothing in the buffer
@@ -241,8 +226,8 @@ ACLNN(aclnnBatchNorm, (const Tensor& self, const MaybeTensor& weight, const Mayb
       at::native_batch_norm(self, weight, bias, running_mean, running_var, training, momentum, eps);
   put(out, result);
   if (training) {
-    put(mean, average);
-    put(rstd, inverse);
+    put(MaybeTensor(mean), average);
+    put(MaybeTensor(rstd), inverse);
   }
 }
 ACLNN(aclnnBatchNormBackward,

@@ -1,14 +1,7 @@
 // Elementwise operators: one value out for each (broadcast) value in.
-#include <ATen/ScalarOps.h>
-
 #include "aclnn.h"
 
 using namespace vnpu;
-
-namespace {
-// A Python number in an operator for tensors: it does not decide the result's dtype.
-Tensor wrapped(const Scalar& value) { return at::native::wrapped_scalar_tensor(value); }
-}  // namespace
 
 // ---- one input ------------------------------------------------------------------------------------------------------
 #define UNARY(NAME, OP) \

@@ -22,9 +22,7 @@ void draw_mask(int64_t numel, double p, uint64_t seed, uint64_t offset, Tensor& 
 }
 
 void apply_mask(const Tensor& self, const Tensor& mask, double p, Tensor& out) {
-  const Tensor shifts = at::tensor({0, 1, 2, 3, 4, 5, 6, 7}, at::kByte);
-  const Tensor bits = at::bitwise_and(at::bitwise_right_shift(mask.reshape({-1, 1}), shifts), 1).reshape({-1});
-  const Tensor keep = bits.narrow(0, 0, self.numel()).view(self.sizes()).to(at::kBool);
+  const Tensor keep = dropout_bits(mask, self.numel()).view(self.sizes());
   at::where_out(out, keep, p < 1 ? self / (1 - p) : self, at::zeros({}, self.options()));
 }
 

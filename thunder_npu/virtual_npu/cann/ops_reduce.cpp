@@ -8,9 +8,6 @@ namespace {
 std::optional<ScalarType> maybe(ScalarType type) {
   return type == ScalarType::Undefined ? std::nullopt : std::make_optional(type);
 }
-
-// Outputs whose dtype or shape ATen's out= would refuse: CANN reduces in float32 and rounds once into the output.
-void put(Tensor& out, const Tensor& result) { out.copy_(result.reshape(out.sizes())); }
 }  // namespace
 
 ACLNN(aclnnReduceSum, (const Tensor& self, const Ints& dim, bool keepdim, ScalarType dtype, Tensor& out)) {
