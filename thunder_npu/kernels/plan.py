@@ -7,14 +7,14 @@ memory, against what the device has. Pure functions of numbers; no torch, no tri
 double buffering. A tile costs, per element,
 
     2 · bytes of every load   (a tile that is read is double-buffered)
-  + 2 · bytes of every store narrower than float32   (a float32 result leaves from the tile it was computed in)
-  + 4 · live                  (float32 tiles alive at once, upcast copies included; `LIVE` for our own kernels)
+  + 4 for every store         (two buffers of a half-precision result; float32 leaves from where it was computed)
+  + 4 · live                  (float32 tiles alive beside these; `LIVE` for our own kernels)
 
-and, per row, `ROW_BYTES` for the row's own values (maximum, sum, …). Loads and stores are counted per statement: a loop
-that reads its input twice pays twice. The inner axis is padded to 32 bytes, the unit of the unified buffer. A load with
-gaps between neighbours costs `STRIDED_BYTES` per element, a block of 32 bytes for each, twice, and the upcast of it.
-The figures are upper bounds of what BiShengIR 1.2.0 plans (tests/kernels/test_compile.py holds them to it), and a plan
-takes at most `BUDGET` of the buffer. As many programs run as there are vector cores; each loops over tiles.
+and `ROW_BYTES` per row for the row's own values (maximum, sum, …). Loads and stores are counted per statement: a loop
+that reads its input twice pays twice. The inner axis is padded to 32 bytes, the unit of the unified buffer. Rows read
+with gaps between neighbours cost `STRIDED_BYTES` per element more: each takes a unit of its own. These are upper bounds
+of what BiShengIR 1.2.0 plans (benchmarks/ascend_compile.py holds them to it), and a plan takes at most `BUDGET` of the
+buffer. As many programs run as there are vector cores; each loops over tiles.
 
 **CUDA.** Registers and the bandwidth of the memory decide; the tables below were measured on an H200
 (benchmarks/gpu_softmax.py), a program per tile. Widths that do not keep rows 16-byte aligned use the "ragged" kernels.
@@ -31,20 +31,21 @@ from .layout import TILE, TURNED, Layout
 ASCEND_MAX_PROGRAMS = 65535
 UNIFIED_BUFFER_BYTES = (("Ascend950", 253_952), ("Ascend910", 196_608))
 BUDGET = 0.85
-ROW_BYTES = 32
+ROW_BYTES = 96
 ALIGNMENT = 32
 MAX_ROWS = 2048
-STRIDED_BYTES = {2: 240, 4: 136}
+MAX_BLOCK = 16384
+STRIDED_BYTES = {2: 272, 4: 184}
 INT32_REACH = 2**30
 """Largest offset, in elements, between the first and the last row (or column) of a tile: two of them stay in int32."""
 
-# Float32 tiles alive beside the buffers: kernel → (one pass, loop), each (all inputs float32, some input half).
+# Float32 tiles alive beside the buffers: kernel → (one pass, loop), each (all tensors float32, some half precision).
 LIVE: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
-    "softmax": ((1, 2), (1, 3)),
-    "safe_softmax": ((1, 2), (1, 3)),
-    "log_softmax": ((4, 3), (3, 3)),
-    "softmax_backward": ((3, 3), (3, 5)),
-    "log_softmax_backward": ((3, 3), (3, 4)),
+    "softmax": ((0, 2), (0, 3)),
+    "safe_softmax": ((0, 2), (0, 3)),
+    "log_softmax": ((3, 3), (2, 3)),
+    "softmax_backward": ((2, 3), (2, 5)),
+    "log_softmax_backward": ((2, 3), (0, 4)),
 }
 # Which inputs the first sweep of the loop reads; the second reads all.
 FIRST_SWEEP = {"softmax": 1, "safe_softmax": 1, "log_softmax": 1, "softmax_backward": 2, "log_softmax_backward": 1}
@@ -107,27 +108,19 @@ def block_for(width: int) -> int:
 
 def bytes_per_element(loads: Sequence[int], stores: Sequence[int], live: int) -> int:
     """Unified-buffer bytes of one tile element: element sizes of all loads and stores, float32 tiles alive."""
-    return 2 * sum(loads) + 2 * sum(s for s in stores if s < 4) + 4 * live
+    return 2 * sum(loads) + 4 * len(stores) + 4 * live
 
 
-def tile_bytes(rows: int, block: int, element_bytes: int, *, axis: int = 1, narrowest: int = 4) -> int:
-    """Unified-buffer bytes of a tile; `narrowest`: the smallest element size, which sets the padding."""
-    unit = ALIGNMENT // narrowest
-    padded_rows, padded_block = (rows, _up(block, unit)) if axis == 1 else (_up(rows, unit), block)
-    return padded_rows * padded_block * element_bytes + padded_rows * ROW_BYTES
+def tile_bytes(rows: int, block: int, element_bytes: int, units: tuple[int, int] = (1, 8)) -> int:
+    """Unified-buffer bytes of a tile; `units`: the multiples to which its rows and its columns are padded."""
+    padded_rows = _up(rows, units[0])
+    return padded_rows * (_up(block, units[1]) * element_bytes + ROW_BYTES)
 
 
-def rows_per_tile(
-    width: int, element_bytes: int, target: Target, *, axis: int = 1, narrowest: int = 4, limit: int = MAX_ROWS
-) -> int:
-    """Rows of `width` columns that fit one tile on an Ascend target; 0 where not even one does."""
-    budget = int(BUDGET * target.unified_buffer_bytes)
-    unit = ALIGNMENT // narrowest
-    if axis == 1:
-        rows = budget // (_up(width, unit) * element_bytes + ROW_BYTES)
-    else:
-        rows = budget // (width * element_bytes + ROW_BYTES) // unit * unit
-    return min(rows, limit)
+def rows_per_tile(block: int, element_bytes: int, target: Target, units: tuple[int, int] = (1, 8)) -> int:
+    """Rows of `block` columns that fit one tile on an Ascend target, a multiple of units[0]; 0 where none do."""
+    row_bytes = _up(block, units[1]) * element_bytes + ROW_BYTES
+    return min(MAX_ROWS, _budget(target) // row_bytes // units[0] * units[0])
 
 
 def plan_one_pass(
@@ -143,7 +136,7 @@ def plan_one_pass(
         return _cuda_tile(rows, outer, width, max((*loads, *stores)), live)
     block = block_for(width)
     per_element = bytes_per_element(loads, stores, live)
-    fit = rows_per_tile(block, per_element, target, narrowest=min((4, *loads, *stores)))
+    fit = rows_per_tile(block, per_element, target, (1, ALIGNMENT // min((4, *loads, *stores))))
     return _ascend(target, min(fit, rows), block, rows, outer, width, True) if fit else None
 
 
@@ -162,6 +155,10 @@ def plan(
     return _plan_cuda(kernel, layout, (*loads, *stores), aligned)
 
 
+def _budget(target: Target) -> int:
+    return int(BUDGET * target.unified_buffer_bytes)
+
+
 def _up(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
@@ -174,37 +171,50 @@ def _reach(extent: int, strides: Sequence[int]) -> int:
 # ---- Ascend ----
 
 
-def _plan_ascend(kernel: str, layout: Layout, loads: Sequence[int], stores: Sequence[int], target: Target) -> Plan:
-    narrowest = min((*loads, *stores))
-    half = int(any(size < 4 for size in loads))
-    extra_live = 1 if layout.axis == 0 or any(layout.access(i) != TILE for i in range(len(loads))) else 0
-
-    def cost(sweeps: Sequence[int], live: int) -> int:
-        gaps = sum(STRIDED_BYTES[loads[i]] for i in sweeps if layout.strided(i))
-        return bytes_per_element([loads[i] for i in sweeps], stores, live + extra_live) + gaps
-
-    def rows_of(block: int, element_bytes: int) -> int:
-        fit = rows_per_tile(block, element_bytes, target, axis=layout.axis, narrowest=narrowest)
-        return min(fit, layout.rows, _reach(layout.rows, [s.row for s in layout.tensors]))
-
+def _element_bytes(kernel: str, layout: Layout, loads: Sequence[int], stores: Sequence[int], one_pass: bool) -> int:
     every = range(len(loads))
-    one_pass, loop = LIVE[kernel]
+    sweeps = every if one_pass else (*range(FIRST_SWEEP[kernel]), *every)
+    live = LIVE[kernel][0 if one_pass else 1][any(size < 4 for size in (*loads, *stores))]
+    if layout.axis == 0:
+        live += 1
+    if any(layout.access(i) != TILE for i in every):
+        live += 2  # the tile before it is transposed, or spread, and after
+    gaps = sum(STRIDED_BYTES[loads[i]] for i in sweeps if layout.strided(i))
+    return bytes_per_element([loads[i] for i in sweeps], stores, live) + gaps
+
+
+def _units(layout: Layout, loads: Sequence[int], stores: Sequence[int]) -> tuple[int, int]:
+    """What rows and columns are padded to: the inner axis to 32 bytes, both where a tile is transposed."""
+    unit = ALIGNMENT // min((*loads, *stores))
+    turned = any(layout.access(i) == TURNED for i in range(len(loads)))
+    return (unit if layout.axis == 0 or turned else 1, unit if layout.axis == 1 or turned else 1)
+
+
+def plan_bytes(kernel: str, chosen: Plan, layout: Layout, loads: Sequence[int], stores: Sequence[int]) -> int:
+    """Unified-buffer bytes that the model gives one of our own plans: an upper bound of what the compiler plans."""
+    element_bytes = _element_bytes(kernel, layout, loads, stores, chosen.one_pass)
+    return tile_bytes(chosen.rows, chosen.block, element_bytes, _units(layout, loads, stores))
+
+
+def _plan_ascend(kernel: str, layout: Layout, loads: Sequence[int], stores: Sequence[int], target: Target) -> Plan:
+    units = _units(layout, loads, stores)
     block = block_for(layout.width)
     column_reach = _reach(INT32_REACH, [s.column for s in layout.tensors])
-    rows = rows_of(block, cost(every, one_pass[half]))
-    wanted = 1 if layout.axis == 1 else min(layout.rows, ALIGNMENT // narrowest)
-    if rows >= wanted and block <= column_reach:
-        return _ascend(target, rows, block, layout.rows, layout.outer_count, layout.width, True)
-    element_bytes = cost([*range(FIRST_SWEEP[kernel]), *every], loop[half])
-    rows = wanted if layout.axis == 1 else min(layout.rows, 4 * ALIGNMENT // narrowest)
-    budget = int(BUDGET * target.unified_buffer_bytes)
-    fitting = [
+    row_reach = _reach(layout.rows, [s.row for s in layout.tensors])
+    fit = rows_per_tile(block, _element_bytes(kernel, layout, loads, stores, True), target, units)
+    if fit and block <= column_reach:
+        fit = min(fit, row_reach)
+        return _ascend(target, fit, block, layout.rows, layout.outer_count, layout.width, True)
+    # Too wide for one pass: a row at a time, or as many neighbouring rows as make a transfer of 128 bytes.
+    rows = min(row_reach, 1 if units[0] == 1 else 4 * units[0])
+    element_bytes = _element_bytes(kernel, layout, loads, stores, False)
+    longest = max(
         size
-        for size in block_sizes(min(layout.width, column_reach, 16384))
-        if tile_bytes(rows, size, element_bytes, axis=layout.axis, narrowest=narrowest) <= budget
-    ]
-    # The same number of sweeps with blocks as equal as the sizes allow.
-    block = block_for(-(-layout.width // -(-layout.width // fitting[-1])))
+        for size in block_sizes(min(block, column_reach, MAX_BLOCK))
+        if tile_bytes(rows, size, element_bytes, units) <= _budget(target)
+    )
+    # As many steps as that takes, of blocks as equal as the sizes allow.
+    block = block_for(-(-layout.width // -(-layout.width // longest)))
     return _ascend(target, rows, block, layout.rows, layout.outer_count, layout.width, False)
 
 

@@ -1,0 +1,203 @@
+"""Proof that the softmax kernels compile for Ascend: every launch plan, compiled by the real compiler, nothing run.
+
+    python benchmarks/ascend_compile.py [--quick] [--jobs 2] [--json FILE]
+
+For each kernel, dtype pair, layout, width and SoC the plan of thunder_npu.kernels is compiled with triton-ascend and
+BiShengIR, up to the closed back end. A plan fails if the compiler refuses it, retries with an optimisation switched off,
+plans more than 85% of the unified buffer or more than the plan's model says, compares int64 vectors, or walks over
+elements one by one. Plans that ask for the same code are compiled once. Prints a line per kernel, dtypes and layout and
+ends with "0 retries, 0 failures" or the list of what failed (exit status 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from thunder_npu.kernels.launch import launch_arguments
+from thunder_npu.kernels.layout import Layout, row_layout
+from thunder_npu.kernels.plan import BUDGET, LIVE, ascend_target, plan, plan_bytes
+from thunder_npu.virtual_npu.soc import SOCS
+
+WIDTHS = (
+    *(1, 2, 7, 8, 16, 31, 32, 64, 100, 128, 197, 256, 257, 512, 577, 1000, 1024, 2048, 4096, 8192, 12288, 16384),
+    *(20000, 32768, 50257, 65536, 128256, 151936, 262144),
+)
+QUICK_WIDTHS = (1, 7, 128, 197, 1000, 8192, 12288, 50257)
+SOC_NAMES = ("Ascend910B2", "Ascend910B4", "Ascend910_9391", "Ascend950PR_9599")
+DTYPES = (("fp32", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"), ("bf16", "fp32"), ("fp32", "fp16"))
+LAYOUTS = ("rows", "middle", "transposed", "expanded", "every other column")
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+MANY = 2**17  # rows: enough for every vector core to get the largest tiles
+
+
+@dataclass(frozen=True)
+class Case:
+    kernel: str
+    dtype_in: str
+    dtype_out: str
+    layout: str
+    width: int
+    soc: str
+
+
+@dataclass(frozen=True)
+class Result:
+    case: Case
+    plan: str
+    bytes_planned: int
+    bytes_modelled: int
+    bytes_available: int
+    retries: int
+    problems: tuple[str, ...]
+
+
+def cases(widths: tuple[int, ...] = WIDTHS, socs: tuple[str, ...] = SOC_NAMES) -> Iterator[Case]:
+    for soc in socs:
+        for kernel in LIVE:
+            for dtype_in, dtype_out in DTYPES:
+                for layout in LAYOUTS:
+                    for width in widths:
+                        yield Case(kernel, dtype_in, dtype_out, layout, width, soc)
+
+
+def layout_of(case: Case) -> Layout:
+    """The named layout: the first input of a kernel has it, the other tensors are contiguous."""
+    w, inner, rows = case.width, 1024, MANY
+    if case.layout == "middle":
+        shape, dim, dense = (rows, w, inner), 1, (w * inner, inner, 1)
+        first = dense
+    else:
+        shape, dim, dense = (rows, w), 1, (w, 1)
+        first = {
+            "rows": dense,
+            "transposed": (1, rows),
+            "expanded": (0, 0) if case.kernel.endswith("backward") else (0, 1),
+            "every other column": (2 * w, 2),
+        }[case.layout]
+    inputs = 2 if case.kernel.endswith("backward") else 1
+    layout = row_layout(shape, dim, [first, *[dense] * inputs])
+    assert layout is not None
+    return layout
+
+
+def compile_case(case: Case) -> Result:
+    """Plan, compile and judge one case."""
+    from thunder_npu.virtual_npu.triton_cpu import compile_kernel
+
+    function, signature, constants, divisible, bytes_modelled, chosen = _request(case)
+    report = compile_kernel(function, signature, constants, soc=case.soc, divisible_by_16=divisible).report
+    problems = []
+    if not report.fits:
+        problems.append("does not fit")
+    if report.retries:
+        problems.append(f"retried without {', '.join(report.retries)}")
+    if report.bytes_planned > BUDGET * report.bytes_available:
+        problems.append(f"{report.bytes_planned / report.bytes_available:.0%} of the unified buffer")
+    if report.bytes_planned > bytes_modelled:
+        problems.append(f"more than the model's {bytes_modelled} bytes")
+    problems += scalar_code(report.hivm)
+    return Result(
+        case, chosen, report.bytes_planned, bytes_modelled, report.bytes_available, len(report.retries), tuple(problems)
+    )
+
+
+def scalar_code(hivm: str) -> list[str]:
+    """Signs of scalar code in planned HIVM: an int64 vector compare, or a loop whose counter addresses on-chip memory."""
+    found = []
+    if re.search(r"hivm\.hir\.vcmp[^\n]*xi64", hivm):
+        found.append("int64 vector compare")
+    counters = {name for name in re.findall(r"scf\.(?:for|parallel) \(?(%\w+)", hivm)}
+    for indices in re.findall(r"memref\.(?:load|store) [^\n\[]*\[([^\]]*)\][^\n]*address_space<ub>", hivm):
+        if counters & set(re.findall(r"%\w+", indices)):
+            found.append("scalar loop over a tile")
+            break
+    return found
+
+
+def _request(case: Case) -> tuple[Any, dict[str, str], dict[str, Any], tuple[str, ...], int, str]:
+    """What the JIT would compile for a case: integers equal to 1 are constants, multiples of 16 are known as such."""
+    layout = layout_of(case)
+    inputs = len(layout.tensors) - 1
+    loads, stores = [BYTES[case.dtype_in]] * inputs, [BYTES[case.dtype_out]]
+    target = ascend_target(case.soc, SOCS[case.soc].vector_cores)
+    chosen = plan(case.kernel, layout, loads, stores, target)
+    function, numbers, constexpr = launch_arguments(case.kernel, chosen, layout, precise=False)
+    parameters = [p for p in function.params if p.name not in constexpr]
+    dtypes = (*[case.dtype_in] * inputs, case.dtype_out)
+    signature = {p.name: f"*{t}" for p, t in zip(parameters, dtypes, strict=False)}
+    constants, divisible = dict(constexpr), list(signature)
+    for parameter, value in zip(parameters[len(dtypes) :], numbers, strict=True):
+        if value == 1 and not parameter.do_not_specialize:
+            constants[parameter.name] = 1
+            continue
+        signature[parameter.name] = "i32" if value < 2**31 else "i64"
+        if value % 16 == 0 and not parameter.do_not_specialize:
+            divisible.append(parameter.name)
+    described = f"{chosen.rows}×{chosen.block} {'one pass' if chosen.one_pass else 'loop'}"
+    modelled = plan_bytes(case.kernel, chosen, layout, loads, stores)
+    return function, signature, constants, tuple(divisible), modelled, described
+
+
+def distinct(all_cases: list[Case]) -> dict[Case, Case]:
+    """Each case → the first one that asks the compiler for the same thing."""
+    first: dict[str, Case] = {}
+    return {case: first.setdefault(f"{case.soc} {_request(case)[:4]}", case) for case in all_cases}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="eight widths and two SoCs")
+    parser.add_argument("--jobs", type=int, default=2, help="compiling processes")
+    parser.add_argument("--json", type=Path, help="write every result to this file")
+    options = parser.parse_args()
+    start = time.monotonic()
+    all_cases = list(cases(QUICK_WIDTHS, SOC_NAMES[::3]) if options.quick else cases())
+    representative = distinct(all_cases)
+    todo = list(dict.fromkeys(representative.values()))
+    print(f"{len(all_cases)} plans, {len(todo)} different compilations", flush=True)
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        done = dict(zip(todo, pool.imap(compile_case, todo, chunksize=8), strict=True))
+    results = {case: done[representative[case]] for case in all_cases}
+    _print_table(results)
+    if options.json:
+        rows = [{**asdict(case), **{k: v for k, v in asdict(r).items() if k != "case"}} for case, r in results.items()]
+        options.json.write_text(json.dumps(rows, indent=0))
+    failed = [r for r in done.values() if r.problems]
+    for result in failed:
+        print(f"FAILED {result.case} {result.plan}: {'; '.join(result.problems)}")
+    retries = sum(r.retries for r in done.values())
+    print(f"{len(all_cases)} plans, {len(todo)} compiled in {time.monotonic() - start:.0f} s")
+    print(f"{retries} retries, {len(failed)} failures")
+    return 1 if failed else 0
+
+
+def _print_table(results: dict[Case, Result]) -> None:
+    """A line per kernel, dtypes, layout and SoC: the share of the unified buffer at each width; `…` marks a loop."""
+    widths = list(dict.fromkeys(case.width for case in results))
+    print("percent of the unified buffer planned, by width (~: more than one pass)")
+    print(f"{'':62s}" + " ".join(f"{w:>6d}" for w in widths))
+    lines: dict[str, list[str]] = {}
+    for case, result in results.items():
+        name = f"{case.soc:16s} {case.kernel:20s} {case.dtype_in}→{case.dtype_out} {case.layout:18s}"
+        share = f"{100 * result.bytes_planned / result.bytes_available:.0f}"
+        mark = "!" if result.problems else "" if "one pass" in result.plan else "~"
+        lines.setdefault(name, []).append(f"{mark + share:>6s}")
+    for name, cells in lines.items():
+        print(f"{name:62s}" + " ".join(cells))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

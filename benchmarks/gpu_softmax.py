@@ -1,0 +1,233 @@
+"""Bandwidth of the softmax kernels on a GPU, as a share of what a copy of the same tensors reaches in the same run.
+
+    python benchmarks/gpu_softmax.py [--out DIR] [--elements 134217728] [--jobs 15]
+
+Per op, dtype and width: these kernels (the Ascend source through upstream Triton, and on widths whose rows are not
+16-byte aligned or do not fit a tile their CUDA companions), eager PyTorch, torch.compile, and Liger-Kernel where it is
+installed and has the op. A share of 1 is a copy; operations that read two tensors and write one can pass it, because
+reading is cheaper than writing. Every case is checked against float64 first. Needs an NVIDIA GPU and upstream Triton.
+Writes gpu_softmax.json and gpu_softmax.png to DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from thunder_npu import kernels
+
+WIDTHS = (32, 64, 128, 197, 256, 512, 577, 1000, 1024, 2048, 4096, 8192, 16384, 32768, 50257, 128256, 151936)
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+OPS = ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward")
+ROUNDS, LAUNCHES = 7, 6
+Call = Callable[[], torch.Tensor]
+
+
+def eager(op: str, *tensors: torch.Tensor) -> torch.Tensor:
+    """The ATen op: of x for a forward, of (gradient, result) for a backward."""
+    if op == "softmax":
+        return torch.softmax(tensors[0], -1)
+    if op == "log_softmax":
+        return torch.log_softmax(tensors[0], -1)
+    aten = torch.ops.aten
+    backward = aten._softmax_backward_data if op == "softmax_backward" else aten._log_softmax_backward_data
+    return backward(*tensors, -1, tensors[0].dtype)
+
+
+def ours(op: str, *tensors: torch.Tensor) -> torch.Tensor:
+    if op.endswith("backward"):
+        return getattr(kernels, op)(*tensors, -1, tensors[0].dtype)
+    return getattr(kernels, op)(*tensors, -1)
+
+
+def compiled(op: str) -> Callable[..., torch.Tensor]:
+    torch._dynamo.reset()
+    return torch.compile(lambda *tensors: eager(op, *tensors), dynamic=False, fullgraph=True)
+
+
+def liger(op: str) -> Callable[..., torch.Tensor] | None:
+    try:
+        from liger_kernel.ops import softmax
+    except ImportError:
+        return None
+    if op == "softmax":
+        return lambda x: softmax._softmax_forward(x)[0]
+    if op == "softmax_backward":
+        return lambda grad, result: softmax._softmax_backward(
+            grad, result, *_liger_launch(softmax, result)
+        )  # fmt: skip
+    return None
+
+
+def _liger_launch(module: Any, result: torch.Tensor) -> tuple[Any, ...]:
+    """What Liger's forward saves for its backward: block size, warps, and whether a row is one block."""
+    from liger_kernel.ops.utils import calculate_settings
+
+    block, warps = calculate_settings(result.shape[-1])
+    return block, warps, block >= result.shape[-1]
+
+
+def inputs(op: str, dtype: torch.dtype, width: int, elements: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(width)
+    x = torch.randn(elements // width, width, device="cuda").mul_(3).to(dtype)
+    if not op.endswith("backward"):
+        return (x,)
+    result = eager(op.removesuffix("_backward"), x)
+    return torch.randn_like(x), result
+
+
+def error(op: str, result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> float:
+    """Largest error of the last 64 rows against float64: relative for a softmax, else over the row's largest value."""
+    exact = eager(op, *[t[-64:].double() for t in tensors])
+    scale = exact.abs() if op == "softmax" else exact.abs().amax(-1, keepdim=True)
+    return ((result[-64:].double() - exact).abs() / scale).max().item()
+
+
+def milliseconds(call: Call) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(LAUNCHES):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / LAUNCHES
+
+
+def measure(op: str, name: str, width: int, elements: int) -> dict[str, Any]:
+    """Times of all contenders, in turn, round after round; medians over the rounds."""
+    tensors = inputs(op, DTYPES[name], width, elements)
+    copy = torch.empty_like(tensors[0])
+    contenders: dict[str, Call] = {"ours": lambda: ours(op, *tensors), "eager": lambda: eager(op, *tensors)}
+    run_compiled, run_liger = compiled(op), liger(op)
+    contenders["torch.compile"] = lambda: run_compiled(*tensors)
+    if run_liger is not None:
+        contenders["liger"] = lambda: run_liger(*tensors)
+    row: dict[str, Any] = {"op": op, "dtype": name, "width": width, "rows": tensors[0].shape[0]}
+    row["error"] = {}
+    for contender, call in list(contenders.items()):
+        try:
+            row["error"][contender] = error(op, call(), tensors)
+        except Exception as failure:
+            if contender != "liger":
+                raise
+            row["liger failed"] = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
+            del contenders[contender]
+    contenders["copy"] = lambda: copy.copy_(tensors[0])
+    times: dict[str, list[float]] = {contender: [] for contender in contenders}
+    for _ in range(ROUNDS):
+        for contender, call in contenders.items():
+            times[contender].append(milliseconds(call))
+    row["ms"] = {contender: statistics.median(t) for contender, t in times.items()}
+    moved = (len(tensors) + 1) / 2
+    row["share"] = {c: moved * row["ms"]["copy"] / t for c, t in row["ms"].items() if c != "copy"}
+    row["copy GB/s"] = 2 * copy.nbytes / row["ms"]["copy"] / 1e6
+    return row
+
+
+def warm(case: tuple[str, str, int, int]) -> None:
+    """Compile a case's kernels in a process of its own; the caches on disk then serve the measuring process."""
+    op, name, width, elements = case
+    tensors = inputs(op, DTYPES[name], width, elements)
+    ours(op, *tensors)
+    compiled(op)(*tensors)
+
+
+def plot(rows: list[dict[str, Any]], path: Path, title: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(DTYPES), len(OPS), figsize=(4.2 * len(OPS), 3.6 * len(DTYPES)), sharey=True)
+    styles = {"ours": "C0o-", "torch.compile": "C1s--", "eager": "C7^--", "liger": "C2d--"}
+    for i, name in enumerate(DTYPES):
+        for j, op in enumerate(OPS):
+            here = [r for r in rows if r["dtype"] == name and r["op"] == op]
+            for contender, style in styles.items():
+                points = [(r["width"], r["share"][contender]) for r in here if contender in r["share"]]
+                if points:
+                    axes[i, j].plot(*zip(*points, strict=True), style, markersize=4, label=contender)
+            axes[i, j].set(xscale="log", ylim=(0, 1.15), title=f"{op}, {name}")
+            axes[i, j].axhline(1, color="k", linewidth=0.5)
+    for axis in axes[-1]:
+        axis.set_xlabel("row width")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("share of copy bandwidth")
+    axes[0, 0].legend(loc="lower left", fontsize=8)
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def geometric_mean(ratios: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+def versions() -> dict[str, str]:
+    import triton
+
+    found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+    try:
+        from importlib.metadata import version
+
+        found["liger-kernel"] = version("liger-kernel")
+    except ImportError:
+        found["liger-kernel"] = "not installed"
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("."))
+    parser.add_argument("--elements", type=int, default=2**27)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile before anything is measured")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("needs an NVIDIA GPU")
+    start = time.monotonic()
+    cases = [(op, name, width, options.elements) for op in OPS for name in DTYPES for width in WIDTHS]
+    if options.jobs > 1:
+        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+            pool.map(warm, [(op, name, width, width * 64) for op, name, width, _ in cases], chunksize=1)
+        print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
+    rows = []
+    print(f"{'op':21s}{'dtype':9s}{'width':>7s}  ours eager compile liger   error ours/eager")
+    for case in cases:
+        row = measure(*case)
+        rows.append(row)
+        shares = " ".join(f"{row['share'].get(c, math.nan):5.3f}" for c in ("ours", "eager", "torch.compile", "liger"))
+        print(
+            f"{case[0]:21s}{case[1]:9s}{case[2]:7d} {shares}   {row['error']['ours']:.1e}/{row['error']['eager']:.1e}"
+        )
+    summary: dict[str, Any] = {
+        other: {
+            "geometric mean of our speed over theirs": geometric_mean([r["ms"][other] / r["ms"]["ours"] for r in rows]),
+            "worst": min((r["ms"][other] / r["ms"]["ours"], f"{r['op']} {r['dtype']} {r['width']}") for r in rows),
+        }
+        for other in ("eager", "torch.compile")
+    }
+    for other, figures in summary.items():
+        print(other, figures)
+    print(f"{time.monotonic() - start:.0f} s")
+    options.out.mkdir(parents=True, exist_ok=True)
+    result = {"versions": versions(), "elements": options.elements, "summary": summary, "rows": rows}
+    (options.out / "gpu_softmax.json").write_text(json.dumps(result, indent=1))
+    title = ", ".join(f"{k} {v}" if k != "gpu" else v for k, v in result["versions"].items())
+    plot(rows, options.out / "gpu_softmax.png", f"{title}; 2^{int(math.log2(options.elements))} elements")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
