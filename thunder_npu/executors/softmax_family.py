@@ -16,7 +16,6 @@ import thunder.torch as ltorch
 import torch
 import torch.nn.functional as F
 from thunder.core import dtypes, utils
-from thunder.core.compile_data import get_compile_data
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
@@ -70,14 +69,15 @@ def describe(op: str, a: TensorProxy, dim: Any, dtype: Any = None) -> routing.So
     """``op`` over axis ``dim`` of the proxy ``a`` as routing sees it; None if it is not a softmax of a plain tensor."""
     if type(a) is not TensorProxy or type(dim) is not int or not -max(a.ndim, 1) <= dim < max(a.ndim, 1):
         return None
-    width = a.shape[dim] if a.ndim else 1
+    width = a._shape[dim] if a.ndim else 1
     dtype_in = dtypes.to_torch_dtype(a.dtype)
     return routing.Softmax(
         op=op,
         rank=a.ndim,
-        # A symbolic length is a NumberProxy, which compares like a number: only a true int is a width.
+        # A symbolic length is a NumberProxy, which compares like a number: only a true int is a width. (Not a.shape:
+        # Thunder records a read of it in the trace when sizes are symbolic.)
         width=width if type(width) is int else None,
-        empty=any(type(n) is int and n == 0 for n in a.shape),
+        empty=any(type(n) is int and n == 0 for n in a._shape),
         dtype=dtype_in,
         result_dtype=dtype_in if dtype is None else dtypes.to_torch_dtype(dtype),
         device=a.device.type,
@@ -139,30 +139,16 @@ def _register_log_softmax_backward(executor: Executor, backward: Symbol) -> None
 
 # ---- spellings -------------------------------------------------------------------------------------------------------
 # Thunder 0.2.6 lacks or mistakes some of PyTorch's: input= by name, F.softmax without dim, _stacklevel of
-# nn.LogSoftmax and nn.Softmin, dtype by position, torch.special.softmax, an axis of length zero, autocast. The
-# executors own lookasides that bring every spelling to Thunder's symbol.
+# nn.LogSoftmax and nn.Softmin, dtype by position, torch.special.softmax, an axis of length zero. The executors own
+# lookasides that bring every spelling to Thunder's symbol.
 def _emit(op: str, a: TensorProxy, dim: int, dtype: Any) -> TensorProxy:
-    if dtype is None:
-        dtype = _autocast_dtype(a)
     if a.ndim == 0:
         utils.canonicalize_dim(1, dim)
-    if any(type(n) is int and n == 0 for n in a.shape):
+    if any(type(n) is int and n == 0 for n in a._shape):
         # Nothing to reduce: an empty result of the right dtype, with storage of its own and a gradient.
         utils.canonicalize_dim(a.ndim, dim)
         return ltorch.clone(a if dtype is None else ltorch.to(a, dtype))
     return SYMBOLS[op](a, dim, dtype=dtype)
-
-
-def _autocast_dtype(a: TensorProxy) -> torch.dtype | None:
-    """float32 where eager autocast runs the softmax family in float32: half tensors on cuda and npu, not on cpu.
-
-    Source: PyTorch's autocast op reference; torch_npu registers the same list for its device.
-    """
-    stack = get_compile_data().autocast_stack
-    if stack.is_empty() or a.device.type not in ("cuda", "npu") or a.dtype not in dtypes.float_math_dtypes:
-        return None
-    enabled = stack.get_dtype_for_device_if_enabled(a.device.type) is not None
-    return torch.float32 if enabled and a.dtype in (dtypes.float16, dtypes.bfloat16) else None
 
 
 def _torch_spelling(op: str, input: TensorProxy, dim: int, dtype: Any = None) -> TensorProxy:
