@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +124,6 @@ class Launcher:
     ) -> None:
         grid = int(grid_x), int(grid_y), int(grid_z)
         values = [arguments[i] for i in self._passed]
-        _finish_pending_work()
         if enter_hook is not None:
             enter_hook(launch_metadata)
         start = time.monotonic_ns()
@@ -132,13 +132,6 @@ class Launcher:
         if exit_hook is not None:
             exit_hook(launch_metadata)
         note_triton_launch(self._name, grid, packed_metadata["unified_buffer_bytes"], start, end)
-
-
-def _finish_pending_work() -> None:
-    """Wait for operators that torch_npu has queued: a kernel here runs at once and must see their results."""
-    npu = vars(torch).get("npu")  # there only with torch_npu
-    if npu is not None and npu.is_initialized():
-        npu.current_stream().synchronize()
 
 
 class Utilities:
@@ -217,7 +210,14 @@ class Driver(DriverBase):
             npu.set_device(int(device))
 
     def get_current_stream(self, device: int | None = None) -> int:
-        return 0  # launches are synchronous
+        """The current stream's address, or 0 on the CPU.
+
+        torch_npu empties its task queue before it gives the address away: operators queued earlier have run then.
+        """
+        if not _npu():
+            return 0
+        raw_stream: Callable[[int], int] = sys.modules["torch_npu"]._C._npu_getCurrentRawStream
+        return raw_stream(int(self.get_current_device() if device is None else device))
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("npu", int(self.get_current_device())) if _npu() else torch.device("cpu")

@@ -56,19 +56,23 @@ def check() -> None:
 def program(name: str) -> str:
     """Path of a program of ascendnpu-ir ("bishengir-compile", "bishengir-opt-a5", …), ready to execute.
 
-    Some installers drop the executable bit. It is set where the directory can be written, else on a private copy.
+    Some installers drop the executable bit; a private copy then has it, and site-packages stays as it is.
 
     Raises:
         ToolchainError: the package, or this program of it, is missing.
     """
     check()
-    path = Path(str(importlib.metadata.distribution("ascendnpu-ir").locate_file("ascendnpuir")), "bin", name)
+    path = _binaries() / name
     if not path.is_file():
         raise ToolchainError(f"ascendnpu-ir has no {path}: run `pip install --force-reinstall ascendnpu-ir==1.2.0`")
 
     if os.access(path, os.X_OK):
         return str(path)
     return str(_executable_copy(path))
+
+
+def _binaries() -> Path:
+    return Path(str(importlib.metadata.distribution("ascendnpu-ir").locate_file("ascendnpuir")), "bin")
 
 
 def _executable_copy(path: Path) -> Path:
