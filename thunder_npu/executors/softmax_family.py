@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from thunder.core import dtypes, utils
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
+from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad
@@ -90,12 +91,18 @@ def _takes(executor: str, op: str, a: TensorProxy, /, dim: Any, dtype: Any = Non
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------
+# Thunder's rematerialisation recomputes in the backward whatever is not tagged as costly.
+_TAGS = [OpTags.REDUCTION_OP]
+
+
 def register(executor: Executor, implementations: dict[str, Implementation]) -> None:
     """Give ``executor`` its operators ``<name>_<op>`` and ``…_backward``, and let it claim Thunder's symbols."""
     for op, implementation in implementations.items():
         name = f"{executor.name}_{op}"
-        forward = executor.register_operator(name, meta=_forward_meta, fn=implementation.forward)
-        backward = executor.register_operator(f"{name}_backward", meta=_backward_meta, fn=implementation.backward)
+        forward = executor.register_operator(name, meta=_forward_meta, fn=implementation.forward, tags=_TAGS)
+        backward = executor.register_operator(
+            f"{name}_backward", meta=_backward_meta, fn=implementation.backward, tags=_TAGS
+        )
         executor.register_implementation(
             SYMBOLS[op],
             checker=partial(_takes, str(executor.name), op),
