@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..soc import DEFAULT_SOC, SOCS, SoC
     from .bishengir import BufferReport, UnifiedBufferRetryWarning
     from .compilation import Kernel, compile_kernel
-    from .driver import compile_reports, install, installed, overflowing, soc
+    from .driver import compile_reports, install, installed, overflowing
     from .execution import OutOfBoundsStoreError, scratch_bytes_live
     from .lowering import UnsupportedOperationError
     from .toolchain import ToolchainError
@@ -35,7 +35,6 @@ _HOMES = {
     "install": ".driver",
     "installed": ".driver",
     "overflowing": ".driver",
-    "soc": ".driver",
     "OutOfBoundsStoreError": ".execution",
     "scratch_bytes_live": ".execution",
     "UnsupportedOperationError": ".lowering",
@@ -58,7 +57,6 @@ __all__ = [
     "installed",
     "overflowing",
     "scratch_bytes_live",
-    "soc",
 ]
 
 

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 
 from ..recording import note_triton_launch
-from ..soc import DEFAULT_SOC, SOCS, SoC, soc_named
+from ..soc import DEFAULT_SOC, SoC, soc_named
 from . import toolchain
 
 toolchain.check()
 
-from triton.backends import Backend, backends  # noqa: E402  (only importable once the check has passed)
+from triton.backends import backends  # noqa: E402  (only importable once the check has passed)
+from triton.backends.ascend import compiler as ascend  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.driver import DriverBase  # noqa: E402
 from triton.runtime.driver import driver as triton_driver  # noqa: E402
@@ -33,15 +34,13 @@ from .bishengir import BufferReport, UnifiedBufferRetryWarning, plan_buffers  # 
 from .execution import Arguments, Library  # noqa: E402
 from .lowering import build_library  # noqa: E402
 
-__all__ = ["compile_reports", "front_end", "install", "installed", "overflowing", "soc"]
+__all__ = ["compile_reports", "front_end", "install", "installed", "overflowing"]
 
-_ascend: Backend = backends["ascend"]
-_stages: dict[str, Any] = _ascend.compiler.add_stages.__globals__  # triton-ascend's own stage functions
 _reports: list[BufferReport] = []
 _overflowing: set[str] = set()
 
 
-class AscendOnCPU(_ascend.compiler):
+class AscendOnCPU(ascend.AscendBackend):
     """triton-ascend's backend, whose binary is the BiShengIR report and a shared library for this CPU."""
 
     @property
@@ -60,8 +59,11 @@ class AscendOnCPU(_ascend.compiler):
 
     def binary_stage(self, options: Any) -> Callable[..., bytes]:
         """triton-ascend's own function from linalg to binary."""
-        name = "910_95" if options.compile_on_910_95 else "A2_A3"
-        function: Callable[..., bytes] = _stages[f"linalg_to_bin_enable_npu_compile_{name}"]
+        function: Callable[..., bytes] = (
+            ascend.linalg_to_bin_enable_npu_compile_910_95
+            if options.compile_on_910_95
+            else ascend.linalg_to_bin_enable_npu_compile_A2_A3
+        )
         return function
 
     def add_stages(self, stages: dict[str, Callable[..., Any]], options: Any) -> None:
@@ -269,25 +271,13 @@ def install(soc: str = DEFAULT_SOC) -> None:
     """
     chosen = soc_named(soc)
     toolchain.c_compiler()
-    backends["ascend"] = dataclasses.replace(_ascend, compiler=AscendOnCPU)
+    backends["ascend"] = dataclasses.replace(backends["ascend"], compiler=AscendOnCPU)
     triton_driver.set_active(Driver(chosen))
 
 
 def installed() -> bool:
     """Whether this driver is Triton's active one."""
     return isinstance(triton_driver.active, Driver)
-
-
-def soc() -> SoC:
-    """The SoC that kernels are compiled for.
-
-    Raises:
-        RuntimeError: the driver is not installed.
-    """
-    if not installed():
-        raise RuntimeError("call triton_cpu.install() first")
-    active: Driver = triton_driver.active
-    return SOCS[active.soc.name]
 
 
 @contextlib.contextmanager
