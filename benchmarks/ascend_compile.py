@@ -2,8 +2,8 @@
 
     python benchmarks/ascend_compile.py [--quick] [--jobs 2] [--json FILE]
 
-For each kernel, dtype pair, layout, width and SoC the plan of thunder_npu.kernels is compiled with triton-ascend and
-BiShengIR, up to the closed back end. A plan fails if the compiler refuses it, retries with an optimisation switched off,
+For each kernel, dtype pair, layout, width and SoC the plan of thunder_npu.kernels is compiled by triton-ascend and
+BiShengIR up to its closed back end. A plan fails if the compiler refuses it, retries with an optimisation switched off,
 plans more than 85% of the unified buffer or more than the plan's model says, compares int64 vectors, or walks over
 elements one by one. Plans that ask for the same code are compiled once. Prints a line per kernel, dtypes and layout and
 ends with "0 retries, 0 failures" or the list of what failed (exit status 1).
@@ -26,7 +26,7 @@ from typing import Any
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from thunder_npu.kernels.launch import launch_arguments
+from thunder_npu.kernels.launch import NATIVE, launch_arguments
 from thunder_npu.kernels.layout import Layout, row_layout
 from thunder_npu.kernels.plan import BUDGET, LIVE, ascend_target, plan, plan_bytes
 from thunder_npu.virtual_npu.soc import SOCS
@@ -115,11 +115,11 @@ def compile_case(case: Case) -> Result:
 
 
 def scalar_code(hivm: str) -> list[str]:
-    """Signs of scalar code in planned HIVM: an int64 vector compare, or a loop whose counter addresses on-chip memory."""
+    """Signs of scalar code in planned HIVM: int64 vector compares, loops whose counters address on-chip memory."""
     found = []
     if re.search(r"hivm\.hir\.vcmp[^\n]*xi64", hivm):
         found.append("int64 vector compare")
-    counters = {name for name in re.findall(r"scf\.(?:for|parallel) \(?(%\w+)", hivm)}
+    counters = set(re.findall(r"scf\.(?:for|parallel) \(?(%\w+)", hivm))
     for indices in re.findall(r"memref\.(?:load|store) [^\n\[]*\[([^\]]*)\][^\n]*address_space<ub>", hivm):
         if counters & set(re.findall(r"%\w+", indices)):
             found.append("scalar loop over a tile")
@@ -134,7 +134,7 @@ def _request(case: Case) -> tuple[Any, dict[str, str], dict[str, Any], tuple[str
     loads, stores = [BYTES[case.dtype_in]] * inputs, [BYTES[case.dtype_out]]
     target = ascend_target(case.soc, SOCS[case.soc].vector_cores)
     chosen = plan(case.kernel, layout, loads, stores, target)
-    function, numbers, constexpr = launch_arguments(case.kernel, chosen, layout, precise=False)
+    function, numbers, constexpr = launch_arguments(case.kernel, chosen, layout, NATIVE)
     parameters = [p for p in function.params if p.name not in constexpr]
     dtypes = (*[case.dtype_in] * inputs, case.dtype_out)
     signature = {p.name: f"*{t}" for p, t in zip(parameters, dtypes, strict=False)}

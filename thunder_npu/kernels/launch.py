@@ -18,6 +18,11 @@ from .plan import Plan, Target, ascend_target, plan
 
 __all__ = ["KernelCompileError", "launch", "target_of"]
 
+# How the kernels compute exp; constexpr values of the Triton kernels.
+NATIVE, EXP2, EXP2_PRECISE = 0, 1, 2
+# On CUDA, fewer neighbouring rows than this make no tile; see row_layout.
+CUDA_NARROW = 8
+
 
 class KernelCompileError(RuntimeError):
     """A kernel could not be compiled, or its launch was refused; names the kernel, shape, dtypes, device and reason."""
@@ -59,7 +64,9 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
         KernelCompileError: the kernel does not compile for the device.
     """
     tensors = (*inputs, output)
-    layout = row_layout(output.shape, dim, [t.stride() for t in tensors])
+    target = target_of(output.device)
+    narrow = CUDA_NARROW if target.kind == "cuda" else 1
+    layout = row_layout(output.shape, dim, [t.stride() for t in tensors], narrow)
     if layout is None:
         # Five or more axes that no strides merge: one launch per index of the shortest, which leaves the rest simpler.
         sizes = [(size, i) for i, size in enumerate(output.shape) if i != dim and size > 1 and output.stride(i) != 1]
@@ -68,7 +75,6 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
             slices = [t.select(axis, i) for t in inputs]
             launch(kernel, slices, output.select(axis, i), dim - (axis < dim))
         return
-    target = target_of(output.device)
     aligned = all(t.data_ptr() % 16 == 0 for t in tensors)
     sizes_in = [t.element_size() for t in inputs]
     chosen = plan(kernel, layout, sizes_in, [output.element_size()], target, aligned=aligned)
@@ -83,12 +89,17 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
         ) from error
 
 
-def launch_arguments(kernel: str, chosen: Plan, layout: Layout, precise: bool) -> tuple[Any, list[int], dict[str, Any]]:
-    """The Triton function of a plan, its run-time arguments after the pointers, and its constexpr arguments."""
+def launch_arguments(
+    kernel: str, chosen: Plan, layout: Layout, exponential: int
+) -> tuple[Any, list[int], dict[str, Any]]:
+    """The Triton function of a plan, its run-time arguments after the pointers, and its constexpr arguments.
+
+    `exponential`: NATIVE, EXP2 or EXP2_PRECISE.
+    """
     from . import tile_kernels, vector_kernels
 
     backward = kernel.endswith("backward")
-    constants: dict[str, Any] = {"LOG": kernel.startswith("log"), "PRECISE": precise}
+    constants: dict[str, Any] = {"LOG": kernel.startswith("log"), "EXP": exponential}
     if not backward:
         constants["SAFE"] = kernel == "safe_softmax"
     if chosen.kernel == "tile":
@@ -115,8 +126,8 @@ def launch_arguments(kernel: str, chosen: Plan, layout: Layout, precise: bool) -
 
 def _run(kernel: str, chosen: Plan, layout: Layout, tensors: Sequence[torch.Tensor], target: Target) -> None:
     cuda = target.kind == "cuda"
-    precise = cuda and tensors[-1].dtype == torch.float32
-    function, numbers, constants = launch_arguments(kernel, chosen, layout, precise)
+    exponential = NATIVE if not cuda else EXP2_PRECISE if tensors[-1].dtype == torch.float32 else EXP2
+    function, numbers, constants = launch_arguments(kernel, chosen, layout, exponential)
     options = {"num_warps": chosen.num_warps} if cuda else {}
     function[(chosen.grid,)](*tensors, *numbers, **constants, **options)
 

@@ -76,13 +76,14 @@ class Layout:
         )
 
 
-def row_layout(shape: Sequence[int], dim: int, strides: Sequence[Sequence[int]]) -> Layout | None:
+def row_layout(shape: Sequence[int], dim: int, strides: Sequence[Sequence[int]], narrow: int = 1) -> Layout | None:
     """The layout of a row-wise operation over `dim`, or None where more than `MAX_OUTER` outer axes would remain.
 
     Args:
         shape: common shape of the tensors, no size 0; () counts as (1,).
         dim: reduced dimension, 0 ≤ dim < max(1, len(shape)).
         strides: strides in elements of every tensor; the last one is the result, which no stride 0 may overlap.
+        narrow: neighbouring rows of the result make the row axis only where there are at least so many of them.
     """
     width = shape[dim] if shape else 1
     column = [s[dim] if shape and width > 1 else 1 for s in strides]
@@ -96,7 +97,7 @@ def row_layout(shape: Sequence[int], dim: int, strides: Sequence[Sequence[int]])
         else:
             axes.append((shape[i], step))
     # Neighbouring rows of the result, if there are any, else the longest axis; the innermost among equals.
-    contiguous = next((i for i, (_, step) in enumerate(axes) if step[-1] == 1), None)
+    contiguous = next((i for i, (n, step) in enumerate(axes) if step[-1] == 1 and n >= narrow), None)
     if axes:
         longest = max(range(len(axes)), key=lambda i: (axes[i][0], -i))
         rows, row = axes.pop(longest if contiguous is None else contiguous)

@@ -233,24 +233,32 @@ def _ascend(target: Target, fit: int, block: int, all_rows: int, outer: int, wid
 Table = dict[int, tuple[tuple[int, int, int], ...]]
 
 _TILE: Table = {
-    2: ((256, 1024, 2), (1024, 2048, 4), (4096, 8192, 16), (16384, 16384, 16)),
-    4: ((256, 512, 4), (1024, 1024, 4), (8192, 8192, 16), (32768, 32768, 32)),
+    2: ((256, 1024, 2), (1024, 2048, 4), (2048, 2048, 2), (4096, 8192, 16), (16384, 16384, 16)),
+    4: ((256, 512, 4), (1024, 1024, 4), (2048, 8192, 4), (8192, 8192, 16), (32768, 32768, 32)),
 }
 _TILE_BACKWARD: Table = {
-    2: ((1024, 2048, 4), (4096, 8192, 16), (8192, 8192, 16), (16384, 16384, 32)),
+    2: ((2048, 2048, 4), (4096, 8192, 16), (8192, 8192, 16), (16384, 16384, 32)),
     4: ((1024, 1024, 8), (8192, 8192, 16), (16384, 16384, 16)),
 }
 _RAGGED: Table = {
-    2: ((256, 2048, 2), (1024, 1024, 1), (8192, 8192, 8)),
-    4: ((1024, 1024, 1), (8192, 8192, 16)),
+    2: ((256, 2048, 2), (1024, 1024, 1), (2048, 2048, 2), (4096, 4096, 4), (8192, 8192, 8)),
+    4: ((128, 512, 1), (1024, 1024, 1), (2048, 2048, 4), (8192, 8192, 8)),
 }
 _RAGGED_BACKWARD: Table = {
-    2: ((256, 1024, 2), (1024, 1024, 1), (8192, 8192, 8)),
-    4: ((256, 1024, 4), (1024, 1024, 1), (8192, 8192, 16)),
+    2: ((256, 2048, 2), (1024, 1024, 1), (2048, 2048, 2), (4096, 4096, 4), (8192, 8192, 8)),
+    4: ((1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16)),
 }
 # (largest width, vectors per lane and step, warps)
-_WIDE: Table = {2: ((65536, 4, 16), (2**62, 4, 32)), 4: ((2**62, 4, 32),)}
-_WIDE_BACKWARD: Table = {2: ((40000, 2, 16), (2**62, 2, 32)), 4: ((2**62, 2, 32),)}
+_WIDE: Table = {
+    2: ((16384, 4, 4), (24576, 4, 8), (2**62, 4, 16)),
+    4: ((10240, 8, 8), (32768, 8, 16), (2**62, 8, 32)),
+}
+_WIDE_BACKWARD: Table = {
+    2: ((10240, 2, 8), (16384, 4, 8), (24576, 2, 16), (2**62, 2, 32)),
+    4: ((24576, 8, 16), (2**62, 8, 32)),
+}
+# From this block on, a tile (a power of two) that is filled to three quarters or less is slower than a loop.
+_SPARSE_BLOCK = 8192
 # Elements of a tile that is not one run of memory, and the rows it should span to use whole sectors of 32 bytes.
 _SCATTERED_ELEMENTS = 8192
 _SCATTERED_ROWS = 32
@@ -265,20 +273,22 @@ def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool)
     if not layout.contiguous_rows:
         return _cuda_scattered(layout, widest)
     vector = 16 // min(sizes)
+    block = _power_of_two(width)
+    sparse = block >= _SPARSE_BLOCK and 4 * width <= 3 * block
     # Triton vectorises by strides that it knows to be multiples of 16 elements.
-    if width % 16 == 0 or width < vector or not aligned:
-        entry = _entry(_TILE_BACKWARD if backward else _TILE, widest, _power_of_two(width))
-        if entry:
+    plain = width % 16 == 0 or width < vector or not aligned
+    if not sparse or not aligned:
+        by_tile, by_vector = (_TILE_BACKWARD, _RAGGED_BACKWARD) if backward else (_TILE, _RAGGED)
+        entry = _entry(by_tile if plain else by_vector, widest, block)
+        if entry and plain:
             return _cuda_tile_of(layout.rows, 1, width, *entry)
+        if entry:
+            elements, warps = entry
+            rows = min(max(1, elements // block), _power_of_two_below(layout.rows))
+            tiles = -(-layout.rows // rows)
+            return Plan("ragged", rows, block, True, True, tiles, tiles, warps, vector)
         if not aligned:
             return _cuda_scattered(layout, widest)
-    entry = _entry(_RAGGED_BACKWARD if backward else _RAGGED, widest, _power_of_two(width))
-    if width % 16 and entry:
-        elements, warps = entry
-        block = _power_of_two(width)
-        rows = min(max(1, elements // block), _power_of_two_below(layout.rows))
-        tiles = -(-layout.rows // rows)
-        return Plan("ragged", rows, block, True, True, tiles, tiles, warps, vector)
     entry = _entry(_WIDE_BACKWARD if backward else _WIDE, widest, width)
     assert entry is not None
     vectors, warps = entry

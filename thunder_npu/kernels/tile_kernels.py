@@ -19,6 +19,10 @@ NEG_INF = tl.constexpr(float("-inf"))
 LOG2E = tl.constexpr(1.4426950408889634)
 LOG2E_LOW = tl.constexpr(1.925963033500011e-08)  # log2(e) minus its float32 value
 LN2 = tl.constexpr(0.6931471805599453)
+# EXP, as in launch.py: tl.exp; tl.exp2, on CUDA one instruction where tl.exp is several; the latter made exact.
+NATIVE = tl.constexpr(0)
+EXP2 = tl.constexpr(1)
+EXP2_PRECISE = tl.constexpr(2)
 # Access codes, as in layout.py; TILE is 0, those from PER_ROW on are spread over the tile.
 TURNED = tl.constexpr(1)
 PER_ROW = tl.constexpr(2)
@@ -27,16 +31,18 @@ SCALAR = tl.constexpr(4)
 
 
 @triton.jit
-def exponential(t, PRECISE: tl.constexpr):
-    """exp(t) for t ≤ 0. PRECISE: for upstream Triton, whose tl.exp rounds t·log2(e) and so loses a digit at t = -20."""
-    if PRECISE:
-        high = t * LOG2E
-        low = tl.fma(t, LOG2E, -high) + t * LOG2E_LOW
-        low = tl.where(high > NEG_INF, low, 0.0)
-        e = tl.exp2(high)
-        return e + e * (low * LN2)
-    else:
+def exponential(t, EXP: tl.constexpr):
+    """exp(t) for t ≤ 0, in the way that launch.py chooses for the device and the result's dtype."""
+    if EXP == NATIVE:
         return tl.exp(t)
+    else:
+        high = t * LOG2E
+        e = tl.exp2(high)
+        if EXP == EXP2_PRECISE:
+            # What rounding t·log2(e) lost: at t = -20 a digit of float32.
+            low = tl.fma(t, LOG2E, -high) + t * LOG2E_LOW
+            e = e + e * (tl.where(high > NEG_INF, low, 0.0) * LN2)
+        return e
 
 
 @triton.jit
@@ -66,10 +72,10 @@ def backward_term(g, y, LOG: tl.constexpr):
 
 
 @triton.jit
-def backward_result(g, y, total, LOG: tl.constexpr, PRECISE: tl.constexpr):
+def backward_result(g, y, total, LOG: tl.constexpr, EXP: tl.constexpr):
     """The input's gradient, from the row's total of `backward_term`: g − exp(y)·Σg, or g·y − y·Σ(g·y)."""
     if LOG:
-        return g - exponential(y, PRECISE) * total
+        return g - exponential(y, EXP) * total
     else:
         return g * y - y * total
 
@@ -148,7 +154,7 @@ def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
                   x_s0, x_s1, x_s2, x_row, x_column, y_s0, y_s1, y_s2, y_row, y_column,
                   ROWS: tl.constexpr, BLOCK: tl.constexpr, AXIS: tl.constexpr, ONE_PASS: tl.constexpr,
                   MASKED: tl.constexpr, X_ACCESS: tl.constexpr, LOG: tl.constexpr, SAFE: tl.constexpr,
-                  PRECISE: tl.constexpr):  # fmt: skip
+                  EXP: tl.constexpr):  # fmt: skip
     """y = softmax, log-softmax (LOG) or safe softmax (SAFE) of the rows of x."""
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         x_tile = x_ptr + tile_base(tile, rows, o1, o2, x_s0, x_s1, x_s2, x_row, ROWS)
@@ -157,7 +163,7 @@ def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
             x = load_tile(x_tile, width, NEG_INF, x_row, x_column, ROWS, BLOCK, AXIS, MASKED, X_ACCESS)
             x = as_computed(x, y_ptr)
             x = x - tl.expand_dims(finite_maximum(tl.max(x, AXIS)), AXIS)
-            e = exponential(x, PRECISE)
+            e = exponential(x, EXP)
             factor = tl.expand_dims(row_factor(tl.sum(e, AXIS), LOG, SAFE), AXIS)
             y = x - factor if LOG else e * factor
             store_tile(y_tile, y, width, y_row, y_column, ROWS, BLOCK, AXIS, MASKED)
@@ -170,8 +176,8 @@ def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
                 x = as_computed(x, y_ptr)
                 m_new = tl.maximum(m, tl.max(x, AXIS))
                 shift = finite_maximum(m_new)
-                e = exponential(x - tl.expand_dims(shift, AXIS), PRECISE)
-                s = s * exponential(m - shift, PRECISE) + tl.sum(e, AXIS)
+                e = exponential(x - tl.expand_dims(shift, AXIS), EXP)
+                s = s * exponential(m - shift, EXP) + tl.sum(e, AXIS)
                 m = m_new
             shift = tl.expand_dims(finite_maximum(m), AXIS)
             factor = tl.expand_dims(row_factor(s, LOG, SAFE), AXIS)
@@ -179,7 +185,7 @@ def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
                 x = load_tile(x_tile + start.to(tl.int64) * x_column, width - start, NEG_INF, x_row, x_column,
                               ROWS, BLOCK, AXIS, MASKED, X_ACCESS)  # fmt: skip
                 x = as_computed(x, y_ptr) - shift
-                y = x - factor if LOG else exponential(x, PRECISE) * factor
+                y = x - factor if LOG else exponential(x, EXP) * factor
                 store_tile(y_tile + start.to(tl.int64) * y_column, y, width - start, y_row, y_column,
                            ROWS, BLOCK, AXIS, MASKED)  # fmt: skip
 
@@ -190,7 +196,7 @@ def softmax_backward_tiles(g_ptr, y_ptr, d_ptr, tiles, rows, width, o1, o2,
                            d_s0, d_s1, d_s2, d_row, d_column,
                            ROWS: tl.constexpr, BLOCK: tl.constexpr, AXIS: tl.constexpr, ONE_PASS: tl.constexpr,
                            MASKED: tl.constexpr, G_ACCESS: tl.constexpr, Y_ACCESS: tl.constexpr, LOG: tl.constexpr,
-                           PRECISE: tl.constexpr):  # fmt: skip
+                           EXP: tl.constexpr):  # fmt: skip
     """d = gradient of the input, from that of the result (g) and the result (y)."""
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         g_tile = g_ptr + tile_base(tile, rows, o1, o2, g_s0, g_s1, g_s2, g_row, ROWS)
@@ -200,7 +206,7 @@ def softmax_backward_tiles(g_ptr, y_ptr, d_ptr, tiles, rows, width, o1, o2,
             g = load_tile(g_tile, width, 0.0, g_row, g_column, ROWS, BLOCK, AXIS, MASKED, G_ACCESS).to(tl.float32)
             y = load_tile(y_tile, width, 0.0, y_row, y_column, ROWS, BLOCK, AXIS, MASKED, Y_ACCESS).to(tl.float32)
             total = tl.expand_dims(tl.sum(backward_term(g, y, LOG), AXIS), AXIS)
-            d = backward_result(g, y, total, LOG, PRECISE)
+            d = backward_result(g, y, total, LOG, EXP)
             store_tile(d_tile, d, width, d_row, d_column, ROWS, BLOCK, AXIS, MASKED)
         else:
             s = tl.zeros((ROWS,), tl.float32)
@@ -219,6 +225,6 @@ def softmax_backward_tiles(g_ptr, y_ptr, d_ptr, tiles, rows, width, o1, o2,
                               ROWS, BLOCK, AXIS, MASKED, G_ACCESS).to(tl.float32)  # fmt: skip
                 y = load_tile(y_tile + offset * y_column, width - start, 0.0, y_row, y_column,
                               ROWS, BLOCK, AXIS, MASKED, Y_ACCESS).to(tl.float32)  # fmt: skip
-                d = backward_result(g, y, s, LOG, PRECISE)
+                d = backward_result(g, y, s, LOG, EXP)
                 store_tile(d_tile + offset * d_column, d, width - start, d_row, d_column,
                            ROWS, BLOCK, AXIS, MASKED)  # fmt: skip

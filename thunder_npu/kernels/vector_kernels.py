@@ -55,15 +55,15 @@ def ragged_tile(tile, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECT
 @triton.jit(do_not_specialize=["rows"])
 def softmax_ragged(x_ptr, y_ptr, rows, width,
                    ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
-                   LOG: tl.constexpr, SAFE: tl.constexpr, PRECISE: tl.constexpr):  # fmt: skip
+                   LOG: tl.constexpr, SAFE: tl.constexpr, EXP: tl.constexpr):  # fmt: skip
     base, body, body_mask, edges, edge_mask = ragged_tile(tl.program_id(0), rows, width, ROWS, BLOCK, VECTOR)
     x = as_computed(tl.load(x_ptr + base + body, mask=body_mask, other=NEG_INF), y_ptr)
     x_edge = as_computed(tl.load(x_ptr + base + edges, mask=edge_mask, other=NEG_INF), y_ptr)
     m = tl.expand_dims(finite_maximum(tl.maximum(tl.max(x, 1), tl.max(x_edge, 1))), 1)
     x = x - m
     x_edge = x_edge - m
-    e = exponential(x, PRECISE)
-    e_edge = exponential(x_edge, PRECISE)
+    e = exponential(x, EXP)
+    e_edge = exponential(x_edge, EXP)
     factor = tl.expand_dims(row_factor(tl.sum(e, 1) + tl.sum(e_edge, 1), LOG, SAFE), 1)
     y = x - factor if LOG else e * factor
     y_edge = x_edge - factor if LOG else e_edge * factor
@@ -74,7 +74,7 @@ def softmax_ragged(x_ptr, y_ptr, rows, width,
 @triton.jit(do_not_specialize=["rows"])
 def softmax_backward_ragged(g_ptr, y_ptr, d_ptr, rows, width,
                             ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
-                            LOG: tl.constexpr, PRECISE: tl.constexpr):  # fmt: skip
+                            LOG: tl.constexpr, EXP: tl.constexpr):  # fmt: skip
     base, body, body_mask, edges, edge_mask = ragged_tile(tl.program_id(0), rows, width, ROWS, BLOCK, VECTOR)
     g = tl.load(g_ptr + base + body, mask=body_mask, other=0.0).to(tl.float32)
     y = tl.load(y_ptr + base + body, mask=body_mask, other=0.0).to(tl.float32)
@@ -82,8 +82,8 @@ def softmax_backward_ragged(g_ptr, y_ptr, d_ptr, rows, width,
     y_edge = tl.load(y_ptr + base + edges, mask=edge_mask, other=0.0).to(tl.float32)
     total = tl.sum(backward_term(g, y, LOG), 1) + tl.sum(backward_term(g_edge, y_edge, LOG), 1)
     total = tl.expand_dims(total, 1)
-    d = backward_result(g, y, total, LOG, PRECISE)
-    d_edge = backward_result(g_edge, y_edge, total, LOG, PRECISE)
+    d = backward_result(g, y, total, LOG, EXP)
+    d_edge = backward_result(g_edge, y_edge, total, LOG, EXP)
     tl.store(d_ptr + base + body, d.to(d_ptr.dtype.element_ty), mask=body_mask)
     tl.store(d_ptr + base + edges, d_edge.to(d_ptr.dtype.element_ty), mask=edge_mask)
 
@@ -102,7 +102,7 @@ def wide_row(row, width, VECTOR: tl.constexpr):
 @triton.jit(do_not_specialize=["rows"])
 def softmax_wide(x_ptr, y_ptr, rows, width,
                  VECTORS: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr,
-                 LOG: tl.constexpr, SAFE: tl.constexpr, PRECISE: tl.constexpr):  # fmt: skip
+                 LOG: tl.constexpr, SAFE: tl.constexpr, EXP: tl.constexpr):  # fmt: skip
     BLOCK: tl.constexpr = VECTORS * LANES
     base, body_end, edges, edge_mask = wide_row(tl.program_id(0), width, VECTOR)
     x_row = x_ptr + base
@@ -117,12 +117,12 @@ def softmax_wide(x_ptr, y_ptr, rows, width,
         x = as_computed(x, y_ptr)
         m_new = tl.maximum(m, tl.max(x, 0))
         shift = finite_maximum(m_new)
-        s = s * exponential(m - shift, PRECISE) + tl.sum(exponential(x - shift[None, :], PRECISE), 0)
+        s = s * exponential(m - shift, EXP) + tl.sum(exponential(x - shift[None, :], EXP), 0)
         m = m_new
     shift = finite_maximum(tl.maximum(tl.max(m, 0), tl.max(x_edge, 0)))
     x_edge = x_edge - shift
-    e_edge = exponential(x_edge, PRECISE)
-    factor = row_factor(tl.sum(s * exponential(m - shift, PRECISE), 0) + tl.sum(e_edge, 0), LOG, SAFE)
+    e_edge = exponential(x_edge, EXP)
+    factor = row_factor(tl.sum(s * exponential(m - shift, EXP), 0) + tl.sum(e_edge, 0), LOG, SAFE)
     y_edge = x_edge - factor if LOG else e_edge * factor
     tl.store(y_row + edges, y_edge.to(y_ptr.dtype.element_ty), mask=edge_mask)
     blocks = tl.cdiv(body_end, BLOCK)
@@ -131,14 +131,14 @@ def softmax_wide(x_ptr, y_ptr, rows, width,
         mask = start + offsets < body_end
         x = tl.load(x_row + start + offsets, mask=mask, other=NEG_INF, eviction_policy="evict_first")
         x = as_computed(x, y_ptr) - shift
-        y = x - factor if LOG else exponential(x, PRECISE) * factor
+        y = x - factor if LOG else exponential(x, EXP) * factor
         tl.store(y_row + start + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def softmax_backward_wide(g_ptr, y_ptr, d_ptr, rows, width,
                           VECTORS: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr,
-                          LOG: tl.constexpr, PRECISE: tl.constexpr):  # fmt: skip
+                          LOG: tl.constexpr, EXP: tl.constexpr):  # fmt: skip
     BLOCK: tl.constexpr = VECTORS * LANES
     base, body_end, edges, edge_mask = wide_row(tl.program_id(0), width, VECTOR)
     g_row = g_ptr + base
@@ -156,7 +156,7 @@ def softmax_backward_wide(g_ptr, y_ptr, d_ptr, rows, width,
             g = g * y.to(tl.float32)
         s += tl.sum(g, 0)
     total = tl.sum(s, 0) + tl.sum(backward_term(g_edge, y_edge, LOG), 0)
-    d_edge = backward_result(g_edge, y_edge, total, LOG, PRECISE)
+    d_edge = backward_result(g_edge, y_edge, total, LOG, EXP)
     tl.store(d_row + edges, d_edge.to(d_ptr.dtype.element_ty), mask=edge_mask)
     blocks = tl.cdiv(body_end, BLOCK)
     for i in range(0, blocks):
@@ -164,5 +164,5 @@ def softmax_backward_wide(g_ptr, y_ptr, d_ptr, rows, width,
         mask = start + offsets < body_end
         g = tl.load(g_row + start + offsets, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
         y = tl.load(y_row + start + offsets, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        d = backward_result(g, y, total, LOG, PRECISE)
+        d = backward_result(g, y, total, LOG, EXP)
         tl.store(d_row + start + offsets, d.to(d_ptr.dtype.element_ty), mask=mask)
