@@ -53,6 +53,7 @@ from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel
 FUSION_NAME = "TritonAscend"
 _SEEDS = (*SOFTMAX, *SOFTMAX_BACKWARD)
 _PRODUCTS = ("matmul", "bmm", "baddbmm", "linear")
+_VIEW_NAMES = ("unsqueeze", "expand", "reshape", "squeeze", "permute", "transpose")
 _IN_PLACE = ("copy_", "update_aliases", "copy_with_setitem")
 
 
@@ -221,6 +222,7 @@ class Graph:
         self.members: list[list[int]] = []
         self._steps: dict[int, list[Step] | Refusal] = {}
         self._free: dict[int, bool] = {}
+        self.mistyped: set[str] = set()
         barriers = 0
         last_random: int | None = None
         for i, bsym in enumerate(self.bsyms):
@@ -237,6 +239,7 @@ class Graph:
             self.parents.append(sorted(set(parents)))
             for p in bsym.flat_proxy_outs:
                 self.maker.setdefault(p.name, i)
+            self._note_types(bsym)
         for i, bsym in enumerate(self.bsyms):
             in_place = bsym.sym.name in _IN_PLACE or has_tags(bsym, {prims.OpTags.IN_PLACE})
             if in_place and self.is_dead_update(i):
@@ -292,6 +295,13 @@ class Graph:
     def is_backward(self, i: int) -> bool:
         return BoundSymbolTag.BACKWARD in self.bsyms[i].tags
 
+    def _note_types(self, bsym: BoundSymbol) -> None:
+        """Thunder 0.2.6 calls the count of a row's maxima (amax's gradient) a boolean; it is an int64 tensor."""
+        if bsym.sym.name in _VIEW_NAMES and len(bsym.flat_proxy_args) == 1 == len(bsym.flat_proxy_outs):
+            (a,), (out,) = bsym.flat_proxy_args, bsym.flat_proxy_outs
+            if isinstance(out, TensorProxy) and (a.dtype != out.dtype or a.name in self.mistyped):
+                self.mistyped.add(out.name)
+
     def steps(self, i: int) -> list[Step]:
         """What symbol `i` does to rows. Raises Refusal."""
         if i not in self._steps:
@@ -310,6 +320,9 @@ class Graph:
             raise Refusal(f"{bsym.sym.name} is a fusion already")
         if bsym.sym.name in _IN_PLACE and not self.is_dead_update(i):
             raise Refusal(f"{bsym.sym.name} changes a tensor in place that something else sees")
+        wrong = [p.name for p in bsym.flat_proxy_args if p.name in self.mistyped]
+        if wrong:
+            raise Refusal(f"Thunder takes {wrong[0]} for another dtype than it has")
         found = steps(bsym, f"{self.executor.name}_")
         if not found:
             raise Refusal(f"{bsym.sym.name} computes nothing")

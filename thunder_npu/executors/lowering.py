@@ -453,7 +453,8 @@ class Lowering:
         arguments = []
         for position, a in enumerate(step.args):
             if isinstance(a, TensorProxy):
-                arguments.append(self.value(a, places))
+                # Thunder's prims take a 0-d tensor beside others without a broadcast.
+                arguments.append(self.value(a, places if a.ndim or not places else ()))
             else:
                 as_bool = step.op == "where" and position == 0
                 arguments.append(self.constant(a, torch.bool if as_bool else numbers_as))

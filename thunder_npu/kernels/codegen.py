@@ -15,13 +15,13 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import inf, isnan, prod
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .layout import MAX_OUTER, PER_COLUMN, PER_ROW, SCALAR, TILE, Layout, row_layout
+from .layout import MAX_OUTER, PER_COLUMN, PER_ROW, SCALAR, TILE, Layout, Strides
 from .plan import Plan, Target, plan_one_pass
 from .region import COLUMN, COMPARISONS, HALF, REDUCTIONS, SOFTMAX, SOFTMAX_BACKWARD, Node, Region, Tensor
 
@@ -94,6 +94,7 @@ class Variant:
     outer: tuple[bool, ...]  # for each of the outer axes, whether there is one
     steps: tuple[tuple[bool, ...], ...]  # for each tensor and index, over which outer axes it has a stride
     masked: bool  # BLOCK exceeds the width
+    outer_first: bool  # neighbouring programs take the same rows of neighbouring outer indices
     cuda: bool  # a program per tile, the GPU's half-type arithmetic and fast reciprocal
 
 
@@ -124,7 +125,13 @@ class _Printer:
         """Node i filling a tile: what a reduction over the width reads."""
         if self.shape[i] == TILE:
             return self.f32(i)
-        return f"tl.zeros([ROWS, BLOCK], tl.float32) + {self.f32(i)}"
+        return self.fill(i, "[ROWS, BLOCK]")
+
+    def fill(self, i: int, shape: str) -> str:
+        """Node i spread over a tile of this shape."""
+        if self.is_constant(i):
+            return f"tl.full({shape}, {self.text[i]}, tl.float32)"
+        return f"tl.broadcast_to({self.f32(i)}, {shape})"
 
     def inside(self, expression: str, neutral: str) -> str:
         return f"tl.where(inside, {expression}, {neutral})" if self.variant.masked else expression
@@ -178,8 +185,9 @@ class _Printer:
         value = self.text[node]
         if self.is_constant(node) or (self.shape[node] != access and access != SCALAR):
             shape = {TILE: "[ROWS, BLOCK]", PER_ROW: "[ROWS, 1]"}[access]
-            value = f"tl.zeros({shape}, tl.float32) + {self.f32(node)}"
-            dtype = torch.float32
+            value = self.fill(node, shape)
+            boolean = self.region.nodes[node].dtype == torch.bool and not self.is_constant(node)
+            dtype = torch.bool if boolean else torch.float32
         else:
             dtype = self.region.nodes[node].dtype
         if tensor.dtype == torch.bool:
@@ -303,7 +311,7 @@ class _Printer:
         product = f"{grad} * {out}" if node.op == "softmax_backward" else grad
         self.lines.append(f"s{i} = tl.sum({self.inside(product, '0.0')}, 1)[:, None]")
         if node.op == "softmax_backward":
-            expression = f"({out}) * ({grad} - s{i})"
+            expression = f"{out} * ({grad} - s{i})"
         else:
             expression = f"{grad} - tl.exp({out}) * s{i}"
         if node.dtype in HALF:
@@ -354,9 +362,13 @@ class _Printer:
                 if written == i:
                     self.store(number, i, tensor)
         head = []
+        count = ""
         axes = [axis for axis, present in enumerate(variant.outer) if present]
         if axes:
-            head += ["block = tile // row_tiles", "row = tl.minimum((tile - block * row_tiles) * ROWS, height - ROWS).to(tl.int64)"]
+            divide, rest = ("%", "//") if variant.outer_first else ("//", "%")
+            count = "blocks" if variant.outer_first else "row_tiles"
+            head.append(f"block = tile {divide} {count}")
+            head.append(f"row = tl.minimum((tile {rest} {count}) * ROWS, height - ROWS).to(tl.int64)")
         else:
             head += ["row = tl.minimum(tile * ROWS, height - ROWS).to(tl.int64)"]
         for position, axis in reversed([*enumerate(axes)]):
@@ -365,7 +377,7 @@ class _Printer:
             if position:
                 head.append(f"block = block // outer{axis}_length")
         pointers = [f"in{n}" for n in range(len(region.inputs))] + [f"out{n}" for n in range(len(region.outputs))]
-        sizes = [f"outer{axis}_length" for axis in axes[1:]] + (["row_tiles"] if axes else []) + ([] if variant.cuda else ["tiles"]) + ["height"]
+        sizes = [f"outer{axis}_length" for axis in axes[1:]] + ([count] if axes else []) + ([] if variant.cuda else ["tiles"]) + ["height"]
         constants = ["ROWS: tl.constexpr", "BLOCK: tl.constexpr"]
         setup = ["rows = tl.arange(0, ROWS)[:, None]", "columns = tl.arange(0, BLOCK)[None, :]"]
         if variant.masked:
@@ -479,8 +491,8 @@ def prepare(region: Region, strides: Sequence[Sequence[int]], target: Target) ->
     rows = tuple(contiguous(shape))
     # Columns of an index may have any step; the printer multiplies.
     flat = [(*s[:-1], min(1, abs(s[-1]))) for s in (*inputs, *outputs, *indices)]
-    layout = row_layout(shape, len(shape) - 1, [*flat, rows])
-    if layout is None or layout.axis != 1:
+    layout = _row_layout(shape, [*flat, rows])
+    if layout is None:
         return None
     plan = _plan(region, layout.rows, layout.outer_count, target)
     if plan is None or any((plan.rows - 1) * abs(s.row) + region.width >= 2**31 for s in layout.tensors):
@@ -488,14 +500,65 @@ def prepare(region: Region, strides: Sequence[Sequence[int]], target: Target) ->
     return _bind(region, layout, plan, target)
 
 
+# Rows that a tile wants beside each other; with fewer on the innermost axis the longest takes its place.
+_NEIGHBOURS = 8
+
+
+def _row_layout(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Layout | None:
+    """Row axes merged as far as all strides allow; None if more than MAX_OUTER remain beside the rows.
+
+    Unlike the kernels of one softmax, a region keeps the innermost axis for its tiles: the rows of a tile are then
+    neighbours in memory, and a mask that repeats over an outer axis is read again while the cache still has it.
+    """
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for i in reversed(range(len(shape) - 1)):
+        step = tuple(s[i] for s in strides)
+        if axes and all(a == b * axes[-1][0] for a, b in zip(step, axes[-1][1], strict=True)):
+            axes[-1] = (axes[-1][0] * shape[i], axes[-1][1])
+        else:
+            axes.append((shape[i], step))
+    axes = axes or [(1, tuple(0 for _ in strides))]
+    longest = max(range(len(axes)), key=lambda i: (axes[i][0], -i))
+    rows, row = axes.pop(0 if axes[0][0] >= _NEIGHBOURS else longest)
+    if len(axes) > MAX_OUTER:
+        return None
+    axes = ([*axes] + [(1, (0,) * len(strides))] * (MAX_OUTER - len(axes)))[::-1]
+    return Layout(
+        outer=(axes[0][0], axes[1][0], axes[2][0]),
+        rows=rows,
+        width=shape[-1],
+        axis=1,
+        tensors=tuple(
+            Strides((axes[0][1][t], axes[1][1][t], axes[2][1][t]), row[t], strides[t][-1]) for t in range(len(strides))
+        ),
+    )
+
+
+def _outer_first(region: Region, layout: Layout) -> bool:
+    """Whether a large tensor repeats over an outer axis, so that the tiles that share a part of it should run together."""
+    for n, tensor in enumerate(region.inputs):
+        strides = layout.tensors[n]
+        size = tensor.dtype.itemsize * (layout.rows if strides.row else 1) * (layout.width if strides.column else 1)
+        for length, step in zip(reversed(layout.outer), reversed(strides.outer), strict=True):
+            if length > 1 and step == 0 and size > _CACHED_BYTES:
+                return True
+            size *= length if step else 1
+    return False
+
+
+# What of a repeating tensor the last-level cache keeps beside the rows that stream by: a fifth of an H200's 60 MB.
+_CACHED_BYTES = 12 * 2**20
+
+
 def _bind(region: Region, layout: Layout, plan: Plan, target: Target) -> Launch:
     outer = tuple(length > 1 for length in layout.outer)
     tensors = layout.tensors[:-1]
     variant = Variant(
-        access=tuple(_access(layout, i) for i in range(len(tensors))),
+        access=tuple(_access(region, layout, i) for i in range(len(tensors))),
         outer=outer,
         steps=tuple(tuple(present and s.outer[a] != 0 for a, present in enumerate(outer)) for s in tensors),
         masked=plan.masked,
+        outer_first=any(outer) and _outer_first(region, layout),
         cuda=target.kind == "cuda",
     )
     text, names = source(region, variant)
@@ -505,19 +568,22 @@ def _bind(region: Region, layout: Layout, plan: Plan, target: Target) -> Launch:
     for label, s in zip([*labels, *(f"index{i}" for i in indices)], tensors, strict=True):
         by_name |= {f"{label}_row": s.row, **{f"{label}_outer{a}": s.outer[a] for a in range(MAX_OUTER)}}
     present = [axis for axis in range(MAX_OUTER) if outer[axis]]
-    row_tiles = -(-layout.rows // plan.rows)
-    sizes = [layout.outer[axis] for axis in present[1:]] + ([row_tiles] if present else [])
+    count = layout.outer_count if variant.outer_first else -(-layout.rows // plan.rows)
+    sizes = [layout.outer[axis] for axis in present[1:]] + ([count] if present else [])
     sizes += ([] if variant.cuda else [plan.tiles]) + [layout.rows]
     if plan.masked:
         sizes.append(layout.width)
     return Launch(text, tuple(sizes), tuple(by_name[name] for name in names), plan)
 
 
-def _access(layout: Layout, tensor: int) -> int:
+def _access(region: Region, layout: Layout, tensor: int) -> int:
+    written = tensor - len(region.inputs)
+    if 0 <= written < len(region.outputs):
+        return TILE if COLUMN in region.outputs[written][1].places else PER_ROW
     strides = layout.tensors[tensor]
-    return {(True, True): TILE, (True, False): PER_ROW, (False, True): PER_COLUMN, (False, False): SCALAR}[
-        strides.row != 0, strides.column != 0
-    ]
+    if strides.row or (layout.rows == 1 and written < 0):
+        return TILE if strides.column else PER_ROW
+    return PER_COLUMN if strides.column else SCALAR
 
 
 def _plan(region: Region, rows: int, outer: int, target: Target) -> Plan | None:
