@@ -178,6 +178,27 @@ def test_integer_arithmetic_wraps_and_truncates(dtype: torch.dtype) -> None:
 
 
 @triton.jit
+def divide(x, z, y, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.load(x + i, mask=i < n, other=0)
+    b = tl.load(z + i, mask=i < n, other=0)
+    tl.store(y + 0 * n + i, (a // b).to(y.dtype.element_ty), mask=i < n)
+    tl.store(y + 1 * n + i, (a % b).to(y.dtype.element_ty), mask=i < n)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8], ids=str)
+def test_integer_division_cannot_end_the_process(dtype: torch.dtype) -> None:
+    limits = torch.iinfo(dtype)
+    a = torch.tensor([limits.min, limits.min, 7, limits.max], dtype=dtype)
+    b = torch.tensor([0, -1 if dtype.is_signed else 1, 2, 3]).to(dtype)
+    y = torch.zeros(2, 4, dtype=dtype)
+    run(divide, a, b, y, 4, B=16)
+    wrapped = limits.min  # -limits.min, and 0 for an unsigned type
+    assert y[0].tolist() == [torch.tensor(-1).to(dtype).item(), wrapped, 3, limits.max // 3]
+    assert y[1, 1:].tolist() == [0, 1, limits.max % 3]
+
+
+@triton.jit
 def casts(x, f32, f16, bf16, i8, i16, i32, i64, b, n, B: tl.constexpr):
     i = tl.arange(0, B)
     v = tl.load(x + i, mask=i < n, other=0)

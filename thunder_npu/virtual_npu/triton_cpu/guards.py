@@ -1,4 +1,4 @@
-"""Keep a kernel inside the storages of its arguments.
+"""Keep a kernel inside the storages of its arguments, and its divisions from ending the process.
 
 On an NPU, a tile that reaches past a tensor silently reads or writes a neighbour. Here every access of the lowered code
 to global memory goes through the runtime, which knows the storages: what lies outside reads as NaN (bytes 0xff), as
@@ -6,6 +6,8 @@ scratch memory does, and is never written; a store outside is reported when the 
 
 An access is recognised by following its pointer back to a kernel argument through MLIR's memref descriptors. Pointers
 to scratch memory end at an allocation instead and stay as they are.
+
+An integer division by zero, as in the lanes outside a mask, traps on x86 and does not on an NPU. Here it gives -1.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["guard"]
+__all__ = ["guard_accesses", "guard_divisions"]
 
 _DEFINITION = re.compile(r"^\s*(%\w+) = (.*)$", re.M)
 _GEP = re.compile(r"llvm\.getelementptr (?:inbounds )?(%\w+)\[")
@@ -25,6 +27,8 @@ _ACCESS = re.compile(
     r'|"llvm\.intr\.memcpy"\((?P<to>%\w+), (?P<start>%\w+), (?P<bytes>%\w+)\).*)$',
     re.M,
 )
+_DIVISION = re.compile(r"^\s*(%\w+) = llvm\.([su])(div|rem) (%\w+), (%\w+) *: (i\d+)$", re.M)
+_CONSTANT = re.compile(r"llvm\.mlir\.constant\((-?\d+) : \w+\)")
 _DECLARATIONS = """
 llvm.func @thunder_npu_load(!llvm.ptr, i32, i64) -> !llvm.ptr
 llvm.func @thunder_npu_store(!llvm.ptr, i32, i64) -> !llvm.ptr
@@ -34,7 +38,7 @@ _SCRATCH = -1
 _HELPER = "@dealloc_helper("
 
 
-def guard(module: str, arguments: Mapping[str, int]) -> str:
+def guard_accesses(module: str, arguments: Mapping[str, int]) -> str:
     """The functions of an LLVM-dialect module, the kernel's with guarded accesses.
 
     Args:
@@ -90,6 +94,44 @@ def _guard(function: str, arguments: Mapping[str, int]) -> str:
         return checked + f"llvm.store {match['stored']}, %guard{counter} : {kind}, !llvm.ptr"
 
     return _ACCESS.sub(access, function)
+
+
+def guard_divisions(module: str) -> str:
+    """Divisions that cannot trap: by zero they give -1, and the least integer by -1 wraps.
+
+    Divisions by a constant other than 0 and -1 stay as they are.
+    """
+    definitions = dict(_DEFINITION.findall(module))
+    counter = 0
+
+    def division(match: re.Match[str]) -> str:
+        nonlocal counter
+        result, sign, operation, dividend, divisor, kind = match.groups()
+        constant = _CONSTANT.match(definitions.get(divisor, ""))
+        if constant and constant.group(1) not in ("0", "-1"):
+            return match[0]
+        counter += 1
+        n, by = counter, f"%by{counter}"
+        lines = [
+            f"%zero{n} = llvm.mlir.constant(0 : {kind}) : {kind}",
+            f"%unit{n} = llvm.mlir.constant(1 : {kind}) : {kind}",
+            f"%minus{n} = llvm.mlir.constant(-1 : {kind}) : {kind}",
+            f'%none{n} = llvm.icmp "eq" {divisor}, %zero{n} : {kind}',
+            f"%by{n} = llvm.select %none{n}, %unit{n}, {divisor} : i1, {kind}",
+        ]
+        if sign == "u":
+            lines.append(f"%some{n} = llvm.u{operation} {dividend}, {by} : {kind}")
+        else:  # a / -1 is -(a / 1), and a % -1 is a % 1: zero
+            lines += [
+                f'%turn{n} = llvm.icmp "eq" {by}, %minus{n} : {kind}',
+                f"%plain{n} = llvm.select %turn{n}, %unit{n}, {by} : i1, {kind}",
+                f"%once{n} = llvm.s{operation} {dividend}, %plain{n} : {kind}",
+                f"%turned{n} = llvm.sub %zero{n}, %once{n} : {kind}",
+                f"%some{n} = llvm.select %turn{n}, %turned{n}, %once{n} : i1, {kind}",
+            ]
+        return "\n".join([*lines, f"{result} = llvm.select %none{n}, %minus{n}, %some{n} : i1, {kind}"])
+
+    return _DIVISION.sub(division, module)
 
 
 def _field(definitions: Mapping[str, str], structure: str, position: str) -> str:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from .externals import define, undefined
-from .guards import guard
+from .guards import guard_accesses, guard_divisions
 from .toolchain import host_cpu, link, program
 from .vectorization import exponentials, reductions
 
@@ -139,7 +139,8 @@ def _body_with_entry(module: str, entry: str) -> str:
     module = re.sub(r"^(\s*llvm\.func .*?) attributes \{.*\} \{$", r"\1 {", module, flags=re.M)
     module = _bfloat_as_integer(re.sub(r" \{(?:hacc|hivm|tt)\.[^{}]*\}", "", module))
     module = re.sub(r"@malloc\(i64\) -> !llvm\.ptr", "@malloc(i64) -> (!llvm.ptr {llvm.noalias})", module)
-    module = module.replace("@malloc(", "@thunder_npu_scratch(").replace("@free(", "@thunder_npu_scratch_free(")
+    for name, own in (("malloc", "scratch"), ("free", "scratch_free"), ("memrefCopy", "copy_strided")):
+        module = module.replace(f"@{name}(", f"@thunder_npu_{own}(")
     kernel, types = _kernel_signature(module)
     body: list[str] = []
     call: list[str] = []
@@ -173,8 +174,8 @@ def _body_with_entry(module: str, entry: str) -> str:
         "llvm.return",
         "}",
     ]
-    functions = guard(_keep_outer_loops(module[module.index("{") + 1 : module.rindex("}")]), pointers)
-    return "\n".join([functions, *lines, ""])
+    functions = _keep_outer_loops(module[module.index("{") + 1 : module.rindex("}")])
+    return "\n".join([guard_accesses(guard_divisions(functions), pointers), *lines, ""])
 
 
 def _keep_outer_loops(functions: str) -> str:

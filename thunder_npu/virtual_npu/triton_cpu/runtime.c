@@ -122,7 +122,7 @@ void thunder_npu_copy(char *to, int32_t to_argument, const char *from, int32_t f
   if (end > first) memcpy(to + first, from + first, end - first);
 }
 
-/* What MLIR's memref.copy calls when an operand is strided. */
+/* What MLIR's memref.copy calls, as memrefCopy, when an operand is strided. */
 
 typedef struct { int64_t rank; void *descriptor; } unranked;
 
@@ -133,7 +133,7 @@ static int32_t argument_of(const int64_t *descriptor) {
   return -1;
 }
 
-void memrefCopy(int64_t element_size, unranked *source, unranked *target) {
+void thunder_npu_copy_strided(int64_t element_size, unranked *source, unranked *target) {
   int64_t rank = source->rank, index[16] = {0};
   int64_t *s = source->descriptor, *t = target->descriptor; /* allocated, aligned, offset, sizes[rank], strides[rank] */
   char *from = (char *)s[1] + s[2] * element_size, *to = (char *)t[1] + t[2] * element_size;
