@@ -173,7 +173,7 @@ def _stubs(torch_npu: Path, objects: Iterable[Path]) -> str:
     linked = set().union(*(_symbols(path, "--undefined-only") for path in wheel))
     linked = {name for name in linked if re.match(r"(acl[A-Za-z]|Hccl|Hcom|rt[A-Z]|Msprof)", name)} - have
     binary = (torch_npu / "lib" / "libtorch_npu.so").read_bytes()
-    looked_up = re.findall(rb"(?<![A-Za-z0-9_])(aclnn[A-Z][A-Za-z0-9_]*)GetWorkspaceSize\0", binary)
+    looked_up = re.findall(rb"(aclnn[A-Z][A-Za-z0-9]*)GetWorkspaceSize\0", binary)
     operators = {name.decode() for name in looked_up} - have
     lines = ["int vnpu_not_emulated(const char*);", '#define EXPORT __attribute__((visibility("default")))']
     for name in sorted(linked):

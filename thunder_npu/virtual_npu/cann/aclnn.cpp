@@ -111,7 +111,7 @@ int launch(aclOpExecutor* executor) {
     // The caller is a kernel of the npu backend: whatever autograd, autocast, functorch or Python modes it runs under have
     // had their turn. Only the CPU backend is left to dispatch to; BackendSelect is for factory functions.
     c10::impl::ForceDispatchKeyGuard cpu_only(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-                                              c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+                                              c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     executor->run();
   } catch (const c10::Error& error) {
     return fail(kAclnnInnerError, "%s: %s", op.name, error.what_without_backtrace());

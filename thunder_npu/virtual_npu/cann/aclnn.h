@@ -90,7 +90,9 @@ Tensor wrapped(const Scalar& value);
 // Rounds a result into an output that ATen's out= would refuse for its dtype or shape.
 void put(const Tensor& out, const Tensor& result);
 void put(const MaybeTensor& out, const Tensor& result);  // unless the output is absent or empty
-// The bits of a dropout mask (lowest first, 1 keeps) for the first `numel` elements, as bool.
+// Bytes of bits, lowest first, 1 with probability 1 - p, padded to a multiple of 128 bits.
+Tensor draw_dropout_mask(int64_t numel, double p, uint64_t seed, uint64_t offset);
+// The first `numel` of such bits, as bool; 1 keeps an element.
 Tensor dropout_bits(const Tensor& mask, int64_t numel);
 
 extern const char kTensor[], kScalar[], kIntArray[], kFloatArray[], kBoolArray[], kTensorList[], kScalarList[];

@@ -158,6 +158,51 @@ ACLNN(aclnnFlashAttentionScoreGradV2,
       query, key, value, grad, row_max, row_sum, dq, dk, dv, dpse);
 }
 
+// The form for Atlas A5, where the kernel draws its own dropout mask. Quantised inputs, sinks and rotary parts are not
+// emulated: torch_npu passes null for them unless asked.
+namespace {
+MaybeTensor own_mask(const MaybeTensor& given, const Tensor& query, const Tensor& key, const Attention& attention,
+                     int64_t seed, int64_t offset) {
+  if (given || attention.keep_prob >= 1) return given;
+  const Tensor q = attention.split(query, attention.heads);
+  const Tensor k = attention.split(key, attention.key_heads(query, key));
+  return draw_dropout_mask(q.size(0) * q.size(1) * q.size(2) * k.size(2), 1 - attention.keep_prob, seed, offset);
+}
+
+void refuse(const char* what, std::initializer_list<const MaybeTensor*> tensors) {
+  for (const auto* tensor : tensors) TORCH_CHECK(!*tensor || !(*tensor)->numel(), "attention with ", what, " is not emulated");
+}
+}  // namespace
+ACLNN(aclnnFlashAttentionScoreV4,
+      (const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& pse, const MaybeTensor& drop_mask,
+       const MaybeTensor&, const MaybeTensor& hidden, const MaybeTensor& query_rope, const MaybeTensor& key_rope,
+       const MaybeTensor& scale_q, const MaybeTensor& scale_k, const MaybeTensor& scale_v, const MaybeTensor& sink,
+       const Ints&, const Ints& query_lengths, const Ints&, const Ints&, const Ints&, double scale, double keep_prob,
+       int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t, int64_t sparse_mode, int64_t, int64_t pse_type,
+       const char*, int64_t seed, int64_t offset, Tensor& row_max, Tensor& row_sum, const MaybeTensor&, Tensor& out)) {
+  refuse("rotary parts, quantised inputs or sinks", {&query_rope, &key_rope, &scale_q, &scale_k, &scale_v, &sink});
+  TORCH_CHECK(query_lengths.empty(), "attention over packed sequences is not emulated");
+  Attention attention{scale, keep_prob, pre, next, heads, layout, sparse_mode, pse_type, pse, drop_mask, hidden};
+  attention.drop_mask = own_mask(drop_mask, query, key, attention, seed, offset);
+  attention.forward(query, key, value, row_max, row_sum, out);
+}
+ACLNN(aclnnFlashAttentionScoreGradV4,
+      (const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& grad, const MaybeTensor& pse,
+       const MaybeTensor& drop_mask, const MaybeTensor&, const MaybeTensor& hidden, const Tensor& row_max,
+       const Tensor& row_sum, const MaybeTensor&, const MaybeTensor&, const MaybeTensor& sink, const MaybeTensor& query_rope,
+       const MaybeTensor& key_rope, const MaybeTensor& scale_q, const MaybeTensor& scale_k, const MaybeTensor& scale_v,
+       const MaybeTensor& scale_dy, const MaybeTensor& scale_o, const Ints&, const Ints& query_lengths, const Ints&,
+       const Ints&, const Ints&, double scale, double keep_prob, int64_t pre, int64_t next, int64_t heads, const char* layout,
+       const char*, int64_t, int64_t sparse_mode, int64_t pse_type, int64_t seed, int64_t offset, int64_t, Tensor& dq,
+       Tensor& dk, Tensor& dv, const MaybeTensor&, const MaybeTensor&, const MaybeTensor& dpse, const MaybeTensor&)) {
+  refuse("rotary parts, quantised inputs or sinks",
+         {&query_rope, &key_rope, &scale_q, &scale_k, &scale_v, &scale_dy, &scale_o, &sink});
+  TORCH_CHECK(query_lengths.empty(), "attention over packed sequences is not emulated");
+  Attention attention{scale, keep_prob, pre, next, heads, layout, sparse_mode, pse_type, pse, drop_mask, hidden};
+  attention.drop_mask = own_mask(drop_mask, query, key, attention, seed, offset);
+  attention.backward(query, key, value, grad, row_max, row_sum, dq, dk, dv, dpse);
+}
+
 // ---- rotary embedding; CANN's mode is 0: halves, 1: interleaved pairs -------------------------------------------------
 namespace {
 Tensor rotated(const Tensor& x, int64_t mode) {

@@ -4,7 +4,6 @@
 using namespace vnpu;
 
 namespace {
-// The older forms take their number as a one-element tensor, the V2 forms as a scalar, the list forms one for each tensor.
 Scalar number(const Tensor& value) { return value.reshape({-1})[0].item(); }
 
 template <class F>
@@ -51,16 +50,13 @@ ACLNN(aclnnForeachZeroInplace, (const Tensors& self)) {
   each(self, [](size_t, Tensor& result) { result.zero_(); });
 }
 
-// Each with a second list, with one number, and with a list of numbers.
+// Each with a second list, with one number, and with a number for each tensor. The forms before V2, with the number in a
+// tensor, are for CANN releases without V2.
 #define FOREACH_LIST(NAME, OP)                                                                            \
   ACLNN(aclnnForeach##NAME, (const Tensors& self, const Tensors& other, const Tensors& out)) {            \
     each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i], other[i]); });                \
   }
 #define FOREACH_SCALAR(NAME, STATEMENT)                                                                   \
-  ACLNN(aclnnForeach##NAME##Scalar, (const Tensors& self, const Tensor& number_tensor, const Tensors& out)) { \
-    const Scalar scalar = number(number_tensor);                                                          \
-    each(out, [&](size_t i, Tensor& result) { STATEMENT; });                                              \
-  }                                                                                                       \
   ACLNN(aclnnForeach##NAME##ScalarV2, (const Tensors& self, const Scalar& scalar, const Tensors& out)) {  \
     each(out, [&](size_t i, Tensor& result) { STATEMENT; });                                              \
   }                                                                                                       \
@@ -87,10 +83,6 @@ ACLNN(aclnnForeachPowScalarAndTensor, (const Scalar& self, const Tensors& expone
 }
 
 #define FOREACH_ALPHA(NAME, OP)                                                                                      \
-  ACLNN(aclnnForeach##NAME##List, (const Tensors& self, const Tensors& other, const Tensor& alpha, const Tensors& out)) { \
-    const Scalar scalar = number(alpha);                                                                             \
-    each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i], other[i], scalar); });                   \
-  }                                                                                                                  \
   ACLNN(aclnnForeach##NAME##ListV2,                                                                                  \
         (const Tensors& self, const Tensors& other, const Scalar& alpha, const Tensors& out)) {                      \
     each(out, [&](size_t i, Tensor& result) {                                                                        \
@@ -103,11 +95,6 @@ FOREACH_ALPHA(Sub, sub)
 
 // self + scalar * one (* or /) two; here the list of numbers is a 1-D tensor.
 #define FOREACH_ADDC(NAME, OP)                                                                                      \
-  ACLNN(aclnnForeach##NAME##Scalar, (const Tensors& self, const Tensors& one, const Tensors& two,                   \
-                                     const Tensor& number_tensor, const Tensors& out)) {                            \
-    const Scalar scalar = number(number_tensor);                                                                    \
-    each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i], one[i], two[i], scalar); });            \
-  }                                                                                                                 \
   ACLNN(aclnnForeach##NAME##ScalarV2, (const Tensors& self, const Tensors& one, const Tensors& two,                 \
                                        const Scalar& scalar, const Tensors& out)) {                                 \
     each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i], one[i], two[i], scalar); });            \
@@ -132,23 +119,17 @@ ACLNN(aclnnForeachNorm, (const Tensors& self, const Scalar& order, const Tensors
 }
 
 // CANN's rounding modes, as op-plugin's ForeachRoundOffNumber numbers them.
-static void round_off(const Tensors& self, int64_t mode, const Tensors& out) {
+ACLNN(aclnnForeachRoundOffNumberV2, (const Tensors& self, const Scalar& mode, const Tensors& out)) {
   each(out, [&](size_t i, Tensor& result) {
-    switch (mode) {
+    switch (mode.toLong()) {
       case 1: at::round_out(result, self[i]); break;
       case 2: at::floor_out(result, self[i]); break;
       case 3: at::ceil_out(result, self[i]); break;
       case 5: at::trunc_out(result, self[i]); break;
       case 7: at::frac_out(result, self[i]); break;
-      default: TORCH_CHECK(false, "rounding mode ", mode, " is not emulated");
+      default: TORCH_CHECK(false, "rounding mode ", mode.toLong(), " is not emulated");
     }
   });
-}
-ACLNN(aclnnForeachRoundOffNumber, (const Tensors& self, const Tensor& mode, const Tensors& out)) {
-  round_off(self, number(mode).toLong(), out);
-}
-ACLNN(aclnnForeachRoundOffNumberV2, (const Tensors& self, const Scalar& mode, const Tensors& out)) {
-  round_off(self, mode.toLong(), out);
 }
 
 // ---- gradient scaling -----------------------------------------------------------------------------------------------

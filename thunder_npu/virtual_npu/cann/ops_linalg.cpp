@@ -32,10 +32,6 @@ ACLNN(aclnnBaddbmm, (const Tensor& self, const Tensor& one, const Tensor& two, c
                      Tensor& out, int8_t)) {
   out.copy_(at::baddbmm(self, one, two, beta, alpha));
 }
-ACLNN(aclnnInplaceBaddbmm, (Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha,
-                            int8_t)) {
-  self.baddbmm_(one, two, beta, alpha);
-}
 ACLNN(aclnnAddbmm, (const Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha,
                     Tensor& out, int8_t)) {
   at::addbmm_out(out, self, one, two, beta, alpha);
@@ -64,9 +60,5 @@ ACLNN(aclnnTriangularSolve, (const Tensor& self, const Tensor& a, bool upper, bo
 }
 ACLNN(aclnnCdist, (const Tensor& one, const Tensor& two, float p, int64_t, Tensor& out)) {
   out.copy_(at::cdist(one, two, p, 2));  // 2: never by a matrix product, whose rounding is not the kernel's
-}
-ACLNN(aclnnCdistBackward, (const Tensor& grad, const Tensor& one, const Tensor& two, const Tensor& distance, float p,
-                           Tensor& out)) {
-  out.copy_(at::_cdist_backward(grad.contiguous(), one, two, p, distance));
 }
 ACLNN(aclnnPdist, (const Tensor& self, float p, Tensor& out)) { out.copy_(at::pdist(self, p)); }

@@ -109,6 +109,18 @@ ACLNN(aclnnThresholdBackward, (const Tensor& grad, const Tensor& self, const Sca
 ACLNN(aclnnPrelu, (const Tensor& self, const Tensor& weight, Tensor& out)) {
   out.copy_(at::_prelu_kernel(self, weight));
 }
+ACLNN(aclnnPreluBackward,
+      (const Tensor& grad, const Tensor& self, const Tensor& weight, Tensor& grad_input, Tensor& grad_weight)) {
+  // One weight for all, or one for each channel, the second axis.
+  const bool shared = weight.numel() == 1;
+  Ints shape(self.dim(), 1), axes;
+  for (int64_t axis = 0; axis < self.dim(); ++axis)
+    if (shared || axis != 1) axes.push_back(axis);
+  if (!shared) shape.at(1) = weight.numel();
+  const auto [dx, dw] = at::_prelu_kernel_backward(grad, self, weight.reshape(shape));
+  grad_input.copy_(dx);
+  put(grad_weight, axes.empty() ? dw : at::sum(dw.expand_as(self), axes));
+}
 ACLNN(aclnnLogSigmoidForward, (const Tensor& self, Tensor& out, Tensor& buffer)) {
   const auto [result, saved] = at::log_sigmoid_forward(self);
   put(out, result);

@@ -91,7 +91,8 @@ ACLNN(aclnnPolar, (const Tensor& abs, const Tensor& angle, Tensor& out)) { at::p
   BINARY(NAME, OP) INPLACE_BINARY(NAME, OP) WITH_SCALAR(NAME##s, OP) INPLACE_WITH_SCALAR(NAME##s, OP)
 
 BINARY_TENSOR_SCALAR(BitwiseAnd, bitwise_and)
-BINARY_TENSOR_SCALAR(BitwiseOr, bitwise_or)
+BINARY(BitwiseOrTensor, bitwise_or)
+WITH_SCALAR(BitwiseOrScalar, bitwise_or)
 BINARY_TENSOR_SCALAR(BitwiseXor, bitwise_xor)
 BINARY_TENSOR_SCALAR(Eq, eq)
 BINARY_TENSOR_SCALAR(Fmod, fmod)
@@ -100,7 +101,7 @@ BINARY_TENSOR_SCALAR(Gt, gt)
 BINARY_TENSOR_SCALAR(Le, le)
 BINARY_TENSOR_SCALAR(Lt, lt)
 BINARY_TENSOR_SCALAR(Ne, ne)
-WITH_SCALAR(LessScalar, lt)
+WITH_SCALAR(LessScalar, le)  // called for self >= other with a number for self, so it is <=
 BINARY_S(Div, div)
 BINARY_S(FloorDivide, floor_divide)
 BINARY_S(Mul, mul)

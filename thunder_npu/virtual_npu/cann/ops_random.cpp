@@ -7,19 +7,11 @@
 using namespace vnpu;
 
 namespace {
-constexpr int64_t kMaskBits = 128;  // dropout masks are bits, padded to a multiple of 128
-
 at::Generator generator(uint64_t seed, uint64_t offset) {
   return at::detail::createCPUGenerator(seed * 0x9E3779B97F4A7C15ull + offset);
 }
 
-// One bit an element, lowest bit first: 1 keeps it.
-void draw_mask(int64_t numel, double p, uint64_t seed, uint64_t offset, Tensor& mask) {
-  const Tensor keep = at::empty({(numel + kMaskBits - 1) / kMaskBits * kMaskBits / 8, 8}, at::kByte);
-  keep.bernoulli_(1 - p, generator(seed, offset));
-  const Tensor weights = at::tensor({1, 2, 4, 8, 16, 32, 64, 128}, at::kByte);
-  mask.reshape({-1}).narrow(0, 0, keep.size(0)).copy_(keep.mul(weights).sum(1, false, at::kByte));
-}
+void write_mask(Tensor& mask, const Tensor& bytes) { mask.reshape({-1}).narrow(0, 0, bytes.numel()).copy_(bytes); }
 
 void apply_mask(const Tensor& self, const Tensor& mask, double p, Tensor& out) {
   const Tensor keep = dropout_bits(mask, self.numel()).view(self.sizes());
@@ -28,6 +20,11 @@ void apply_mask(const Tensor& self, const Tensor& mask, double p, Tensor& out) {
 
 int64_t elements(const Ints& shape) { return c10::multiply_integers(shape); }
 }  // namespace
+
+Tensor vnpu::draw_dropout_mask(int64_t numel, double p, uint64_t seed, uint64_t offset) {
+  const Tensor keep = at::empty({(numel + 127) / 128 * 128 / 8, 8}, at::kByte).bernoulli_(1 - p, generator(seed, offset));
+  return keep.mul(at::tensor({1, 2, 4, 8, 16, 32, 64, 128}, at::kByte)).sum(1, false, at::kByte);
+}
 
 ACLNN(aclnnInplaceNormal, (Tensor& self, float mean, float std, int64_t seed, int64_t offset)) {
   self.normal_(mean, std, generator(seed, offset));
@@ -69,17 +66,17 @@ ACLNN(aclnnRandperm, (int64_t n, uint64_t seed, uint64_t offset, Tensor& out)) {
 
 // ---- dropout --------------------------------------------------------------------------------------------------------
 ACLNN(aclnnDropoutGenMask, (const Ints& shape, double p, int64_t seed, int64_t offset, Tensor& mask)) {
-  draw_mask(elements(shape), p, seed, offset, mask);
+  write_mask(mask, draw_dropout_mask(elements(shape), p, seed, offset));
 }
 ACLNN(aclnnDropoutGenMaskV2,
       (const Ints& shape, double p, int64_t seed, int64_t offset, ScalarType, Tensor& mask)) {
-  draw_mask(elements(shape), p, seed, offset, mask);
+  write_mask(mask, draw_dropout_mask(elements(shape), p, seed, offset));
 }
 ACLNN(aclnnDropoutDoMask, (const Tensor& self, const Tensor& mask, double p, Tensor& out)) {
   apply_mask(self, mask, p, out);
 }
 ACLNN(aclnnDropoutV3, (const Tensor& self, const MaybeTensor&, double p, int64_t seed, int64_t offset, Tensor& out,
                        Tensor& mask)) {
-  draw_mask(self.numel(), p, seed, offset, mask);
+  write_mask(mask, draw_dropout_mask(self.numel(), p, seed, offset));
   apply_mask(self, mask, p, out);
 }

@@ -27,11 +27,6 @@ ACLNN(aclnnConvolutionBackward,
   put(grad_weight, dw);
   put(grad_bias, db);
 }
-ACLNN(aclnnConvDepthwise2d,
-      (const Tensor& self, const Tensor& weight, const Ints&, const MaybeTensor& bias, const Ints& stride,
-       const Ints& padding, const Ints& dilation, Tensor& out, int8_t)) {
-  put(out, at::convolution(self, weight, bias, stride, padding, dilation, false, {0, 0}, self.size(-3)));
-}
 ACLNN(aclnnIm2col, (const Tensor& self, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride,
                     Tensor& out)) {
   put(out, at::im2col(self, kernel, dilation, padding, stride));
@@ -106,12 +101,6 @@ ACLNN(aclnnMaxUnpool2d, (const Tensor& self, const Tensor& indices, const Ints& 
 }
 
 // ---- resampling -----------------------------------------------------------------------------------------------------
-ACLNN(aclnnUpsampleNearest1d, (const Tensor& self, const Ints& size, Tensor& out)) {
-  put(out, at::upsample_nearest1d(self, size));
-}
-ACLNN(aclnnUpsampleNearest2d, (const Tensor& self, const Ints& size, Tensor& out)) {
-  put(out, at::upsample_nearest2d(self, size));
-}
 ACLNN(aclnnUpsampleNearest1dV2, (const Tensor& self, const Ints& size, float s, Tensor& out)) {
   put(out, at::upsample_nearest1d(self, size, scale(s)));
 }
@@ -176,19 +165,22 @@ ACLNN(aclnnUpsampleTrilinear3dBackward, (const Tensor& grad, const Ints& size, c
   }
 UPSAMPLE_2D(UpsampleBilinear2d, upsample_bilinear2d)
 UPSAMPLE_2D(UpsampleBicubic2d, upsample_bicubic2d)
-UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBilinear2dBackward, upsample_bilinear2d_backward)
+UPSAMPLE_2D(UpsampleBilinear2dAA, _upsample_bilinear2d_aa)
+UPSAMPLE_2D(UpsampleBicubic2dAA, _upsample_bicubic2d_aa)
 UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBilinear2dBackwardV2, upsample_bilinear2d_backward)
 UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBicubic2dBackward, upsample_bicubic2d_backward)
+UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBilinear2dAABackward, _upsample_bilinear2d_aa_backward)
+UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBicubic2dAAGrad, _upsample_bicubic2d_aa_backward)
 
-#define GRID_SAMPLER(D)                                                                                               \
-  ACLNN(aclnnGridSampler##D##D, (const Tensor& self, const Tensor& grid, int64_t mode, int64_t padding, bool align,   \
+#define GRID_SAMPLER(N)                                                                                               \
+  ACLNN(aclnnGridSampler##N##D, (const Tensor& self, const Tensor& grid, int64_t mode, int64_t padding, bool align,   \
                                  Tensor& out)) {                                                                      \
-    put(out, at::grid_sampler_##D##d(self, grid, mode, padding, align));                                              \
+    put(out, at::grid_sampler_##N##d(self, grid, mode, padding, align));                                              \
   }                                                                                                                   \
-  ACLNN(aclnnGridSampler##D##DBackward, (const Tensor& grad, const Tensor& self, const Tensor& grid, int64_t mode,    \
+  ACLNN(aclnnGridSampler##N##DBackward, (const Tensor& grad, const Tensor& self, const Tensor& grid, int64_t mode,    \
                                          int64_t padding, bool align, std::array<bool, 2> mask,                       \
                                          const MaybeTensor& dself, const MaybeTensor& dgrid)) {                       \
-    const auto [dx, dg] = at::grid_sampler_##D##d_backward(grad, self, grid, mode, padding, align, mask);             \
+    const auto [dx, dg] = at::grid_sampler_##N##d_backward(grad, self, grid, mode, padding, align, mask);             \
     put(dself, dx);                                                                                                   \
     put(dgrid, dg);                                                                                                   \
   }
