@@ -55,7 +55,8 @@ def test_cat_same_values_other_dtypes(jit):
     """
     x = R(2, 3)
     check(jit, lambda a: torch.cat((a, a.half()), 1), x, exact=True)
-    check(jit, lambda a: torch.cat((a, a.double(), a)), x, exact=True)
+    if DEV == "cpu":  # torch_npu turns a cast to float64 into one to float32, with a warning
+        check(jit, lambda a: torch.cat((a, a.double(), a)), x, exact=True)
     check(jit, lambda a: torch.cat((a.bfloat16(), a.half())), x, exact=True)
     check(jit, lambda a: torch.cat(((a > 0), (a > 0), (a > 0).long())), x, exact=True)
 
