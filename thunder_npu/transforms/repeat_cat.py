@@ -187,9 +187,9 @@ def _concatenate(symbol: Symbol, tensors: Sequence[TensorProxy], dim: Any, axis:
         raise NotImplementedError(f"torch.{symbol.name}(out=…) cannot be traced by Thunder: assign the result instead")
     if tensors and all(type(t) is TensorProxy for t in tensors):
         tensors = _promoted(tensors)
-        if symbol.id == ltorch.cat.id:
+        if symbol.id == ltorch.cat.id and any(t.ndim != 1 for t in tensors):
             # Eager skips operands of shape (0,), a relic of tensors without a shape; their dtype has counted above.
-            tensors = [t for t in tensors if not _is_legacy_empty(t)] or tensors
+            tensors = [t for t in tensors if not _is_legacy_empty(t)]
     return symbol(tensors, dim if axis is None else axis)
 
 
