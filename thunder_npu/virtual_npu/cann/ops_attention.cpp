@@ -215,8 +215,9 @@ Tensor rotated(const Tensor& x, int64_t mode) {
   return at::stack({-pairs.select(-1, 1), pairs.select(-1, 0)}, -1).flatten(-2);
 }
 }  // namespace
-ACLNN(aclnnRotaryPositionEmbedding,
-      (const Tensor& self, const Tensor& cos, const Tensor& sin, int64_t mode, Tensor& out)) {
+ACLNN(aclnnRotaryPositionEmbeddingV2, (const Tensor& self, const Tensor& cos, const Tensor& sin, int64_t mode,
+                                       const MaybeTensor& rotate, Tensor& out)) {
+  TORCH_CHECK(!rotate, "rotation by a given matrix is not emulated");
   out.copy_(self * cos + rotated(self, mode) * sin);
 }
 ACLNN(aclnnRotaryPositionEmbeddingGrad, (const Tensor& grad, const Tensor& cos, const Tensor& sin, const MaybeTensor& self,
