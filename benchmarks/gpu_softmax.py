@@ -5,8 +5,8 @@
 Per op, dtype and width: these kernels (the Ascend source through upstream Triton, and on widths whose rows are not
 16-byte aligned or do not fit a tile their CUDA companions), eager PyTorch, torch.compile, and Liger-Kernel where it is
 installed and has the op. A share of 1 is a copy; operations that read two tensors and write one can pass it, because
-reading is cheaper than writing. Every case is checked against float64 first. Needs an NVIDIA GPU and upstream Triton.
-Writes gpu_softmax.json and gpu_softmax.png to DIR.
+reading is cheaper than writing. Calls are replayed from CUDA graphs, contenders in turn. Every case is checked against
+float64 first. Needs an NVIDIA GPU and upstream Triton. Writes gpu_softmax.json and gpu_softmax.png to DIR.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from thunder_npu import kernels
 WIDTHS = (32, 64, 128, 197, 256, 512, 577, 1000, 1024, 2048, 4096, 8192, 16384, 32768, 50257, 128256, 151936)
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 OPS = ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward")
-ROUNDS, LAUNCHES = 7, 6
+ROUNDS, LAUNCHES = 7, 8
 Call = Callable[[], torch.Tensor]
 
 
@@ -65,13 +65,11 @@ def liger(op: str) -> Callable[..., torch.Tensor] | None:
     if op == "softmax":
         return lambda x: softmax._softmax_forward(x)[0]
     if op == "softmax_backward":
-        return lambda grad, result: softmax._softmax_backward(
-            grad, result, *_liger_launch(softmax, result)
-        )  # fmt: skip
+        return lambda grad, result: softmax._softmax_backward(grad, result, *_liger_launch(result))
     return None
 
 
-def _liger_launch(module: Any, result: torch.Tensor) -> tuple[Any, ...]:
+def _liger_launch(result: torch.Tensor) -> tuple[Any, ...]:
     """What Liger's forward saves for its backward: block size, warps, and whether a row is one block."""
     from liger_kernel.ops.utils import calculate_settings
 
@@ -95,11 +93,21 @@ def error(op: str, result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> f
     return ((result[-64:].double() - exact).abs() / scale).max().item()
 
 
-def milliseconds(call: Call) -> float:
+def graph(call: Call) -> torch.cuda.CUDAGraph:
+    """`LAUNCHES` calls to replay at once, so that what is timed is the device and not Python."""
+    call()
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(LAUNCHES):
+            call()
+    return captured
+
+
+def milliseconds(captured: torch.cuda.CUDAGraph) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    for _ in range(LAUNCHES):
-        call()
+    captured.replay()
     end.record()
     end.synchronize()
     return start.elapsed_time(end) / LAUNCHES
@@ -125,11 +133,12 @@ def measure(op: str, name: str, width: int, elements: int) -> dict[str, Any]:
             row["liger failed"] = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
             del contenders[contender]
     contenders["copy"] = lambda: copy.copy_(tensors[0])
-    times: dict[str, list[float]] = {contender: [] for contender in contenders}
-    for _ in range(ROUNDS):
-        for contender, call in contenders.items():
-            times[contender].append(milliseconds(call))
-    row["ms"] = {contender: statistics.median(t) for contender, t in times.items()}
+    graphs = {contender: graph(call) for contender, call in contenders.items()}
+    times: dict[str, list[float]] = {contender: [] for contender in graphs}
+    for _ in range(ROUNDS + 1):
+        for contender, captured in graphs.items():
+            times[contender].append(milliseconds(captured))
+    row["ms"] = {contender: statistics.median(t[1:]) for contender, t in times.items()}
     moved = (len(tensors) + 1) / 2
     row["share"] = {c: moved * row["ms"]["copy"] / t for c, t in row["ms"].items() if c != "copy"}
     row["copy GB/s"] = 2 * copy.nbytes / row["ms"]["copy"] / 1e6

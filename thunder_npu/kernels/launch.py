@@ -9,6 +9,7 @@ import contextlib
 import functools
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,10 +65,15 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
         KernelCompileError: the kernel does not compile for the device.
     """
     tensors = (*inputs, output)
-    target = target_of(output.device)
-    narrow = CUDA_NARROW if target.kind == "cuda" else 1
-    layout = row_layout(output.shape, dim, [t.stride() for t in tensors], narrow)
-    if layout is None:
+    prepared = _prepare(
+        kernel,
+        tuple(output.shape),
+        dim,
+        tuple((t.stride(), t.dtype) for t in tensors),
+        all(t.data_ptr() % 16 == 0 for t in tensors),
+        target_of(output.device),
+    )
+    if prepared is None:
         # Five or more axes that no strides merge: one launch per index of the shortest, which leaves the rest simpler.
         sizes = [(size, i) for i, size in enumerate(output.shape) if i != dim and size > 1 and output.stride(i) != 1]
         _, axis = min(sizes)
@@ -75,18 +81,48 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
             slices = [t.select(axis, i) for t in inputs]
             launch(kernel, slices, output.select(axis, i), dim - (axis < dim))
         return
-    aligned = all(t.data_ptr() % 16 == 0 for t in tensors)
-    sizes_in = [t.element_size() for t in inputs]
-    chosen = plan(kernel, layout, sizes_in, [output.element_size()], target, aligned=aligned)
     try:
         with _device(output.device):
-            _run(kernel, chosen, layout, tensors, target)
+            prepared.function[(prepared.plan.grid,)](*tensors, *prepared.numbers, **prepared.keywords)
     except _failures() as error:
         dtypes = ", ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
         raise KernelCompileError(
-            f"{kernel} over dim {dim} of {tuple(output.shape)} ({dtypes}) failed to compile for {target.name}, "
-            f"with {chosen}: {error}"
+            f"{kernel} over dim {dim} of {tuple(output.shape)} ({dtypes}) failed to compile for "
+            f"{target_of(output.device).name}, with {prepared.plan}: {error}"
         ) from error
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All of a launch but the tensors."""
+
+    function: Any
+    plan: Plan
+    numbers: list[int]
+    keywords: dict[str, Any]
+
+
+@functools.lru_cache(maxsize=4096)
+def _prepare(
+    kernel: str,
+    shape: tuple[int, ...],
+    dim: int,
+    tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...],
+    aligned: bool,
+    target: Target,
+) -> Prepared | None:
+    """Layout, plan and arguments for tensors of these strides and dtypes; None where a launch has too many axes."""
+    cuda = target.kind == "cuda"
+    layout = row_layout(shape, dim, [stride for stride, _ in tensors], CUDA_NARROW if cuda else 1)
+    if layout is None:
+        return None
+    *loads, store = [dtype.itemsize for _, dtype in tensors]
+    chosen = plan(kernel, layout, loads, [store], target, aligned=aligned)
+    exponential = NATIVE if not cuda else EXP2_PRECISE if store == 4 else EXP2
+    function, numbers, keywords = launch_arguments(kernel, chosen, layout, exponential)
+    if cuda:
+        keywords["num_warps"] = chosen.num_warps
+    return Prepared(function, chosen, numbers, keywords)
 
 
 def launch_arguments(
@@ -108,10 +144,15 @@ def launch_arguments(
         for strides in layout.tensors:
             numbers += [*strides.outer, strides.row, strides.column]
         constants.update(
-            ROWS=chosen.rows, BLOCK=chosen.block, AXIS=layout.axis, ONE_PASS=chosen.one_pass, MASKED=chosen.masked
+            ROWS=chosen.rows,
+            BLOCK=chosen.block,
+            AXIS=layout.axis,
+            ONE_PASS=chosen.one_pass,
+            MASKED=chosen.masked,
+            OUTER=layout.outer_count > 1,
         )
         for name, i in (("G_ACCESS", 0), ("Y_ACCESS", 1)) if backward else (("X_ACCESS", 0),):
-            constants[name] = layout.access(i)
+            constants[name] = layout.access(i, chosen.rows)
         return function, numbers, constants
     numbers = [layout.rows, layout.width]
     constants["VECTOR"] = chosen.vector
@@ -122,14 +163,6 @@ def launch_arguments(
         function = vector_kernels.softmax_backward_wide if backward else vector_kernels.softmax_wide
         constants.update(VECTORS=chosen.rows, LANES=chosen.block)
     return function, numbers, constants
-
-
-def _run(kernel: str, chosen: Plan, layout: Layout, tensors: Sequence[torch.Tensor], target: Target) -> None:
-    cuda = target.kind == "cuda"
-    exponential = NATIVE if not cuda else EXP2_PRECISE if tensors[-1].dtype == torch.float32 else EXP2
-    function, numbers, constants = launch_arguments(kernel, chosen, layout, exponential)
-    options = {"num_warps": chosen.num_warps} if cuda else {}
-    function[(chosen.grid,)](*tensors, *numbers, **constants, **options)
 
 
 def _device(device: torch.device) -> contextlib.AbstractContextManager[Any]:

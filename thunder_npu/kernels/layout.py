@@ -50,11 +50,11 @@ class Layout:
     def outer_count(self) -> int:
         return prod(self.outer)
 
-    def access(self, tensor: int) -> int:
-        """How the tile of tensor number `tensor` is read: TILE, TURNED, PER_ROW, PER_COLUMN or SCALAR."""
+    def access(self, tensor: int, tile_rows: int | None = None) -> int:
+        """How a tile (of `tile_rows` rows) of a tensor is read: TILE, TURNED, PER_ROW, PER_COLUMN or SCALAR."""
         strides = self.tensors[tensor]
         spread_columns = strides.column == 0 and self.width > 1
-        spread_rows = strides.row == 0 and self.rows > 1
+        spread_rows = strides.row == 0 and (self.rows if tile_rows is None else tile_rows) > 1
         if spread_columns or spread_rows:
             return SCALAR if spread_columns and spread_rows else PER_ROW if spread_columns else PER_COLUMN
         inner, other = (strides.column, strides.row) if self.axis == 1 else (strides.row, strides.column)

@@ -10,11 +10,11 @@ double buffering. A tile costs, per element,
   + 4 for every store         (two buffers of a half-precision result; float32 leaves from where it was computed)
   + 4 · live                  (float32 tiles alive beside these; `LIVE` for our own kernels)
 
-and `ROW_BYTES` per row for the row's own values (maximum, sum, …). Loads and stores are counted per statement: a loop
-that reads its input twice pays twice. The inner axis is padded to 32 bytes, the unit of the unified buffer. Rows read
-with gaps between neighbours cost `STRIDED_BYTES` per element more: each takes a unit of its own. These are upper bounds
-of what BiShengIR 1.2.0 plans (benchmarks/ascend_compile.py holds them to it), and a plan takes at most `BUDGET` of the
-buffer. As many programs run as there are vector cores; each loops over tiles.
+with `ROW_BYTES` per row for the row's own values (maximum, sum, …) and `TILE_BYTES` for odds and ends. Loads and stores
+are counted per statement: a loop that reads its input twice pays twice. The inner axis is padded to 32 bytes, the unit
+of the unified buffer. Rows read with gaps between neighbours cost `STRIDED_BYTES` per element more: each takes a unit
+of its own. These are upper bounds of what BiShengIR 1.2.0 plans (benchmarks/ascend_compile.py holds them to it), and a
+plan takes at most `BUDGET` of the buffer. As many programs run as there are vector cores; each loops over tiles.
 
 **CUDA.** Registers and the bandwidth of the memory decide; the tables below were measured on an H200
 (benchmarks/gpu_softmax.py), a program per tile. Widths that do not keep rows 16-byte aligned use the "ragged" kernels.
@@ -32,10 +32,11 @@ ASCEND_MAX_PROGRAMS = 65535
 UNIFIED_BUFFER_BYTES = (("Ascend950", 253_952), ("Ascend910", 196_608))
 BUDGET = 0.85
 ROW_BYTES = 96
+TILE_BYTES = 2048
 ALIGNMENT = 32
 MAX_ROWS = 2048
 MAX_BLOCK = 16384
-STRIDED_BYTES = {2: 272, 4: 184}
+STRIDED_BYTES = {2: 272, 4: 240}
 INT32_REACH = 2**30
 """Largest offset, in elements, between the first and the last row (or column) of a tile: two of them stay in int32."""
 
@@ -114,13 +115,13 @@ def bytes_per_element(loads: Sequence[int], stores: Sequence[int], live: int) ->
 def tile_bytes(rows: int, block: int, element_bytes: int, units: tuple[int, int] = (1, 8)) -> int:
     """Unified-buffer bytes of a tile; `units`: the multiples to which its rows and its columns are padded."""
     padded_rows = _up(rows, units[0])
-    return padded_rows * (_up(block, units[1]) * element_bytes + ROW_BYTES)
+    return padded_rows * (_up(block, units[1]) * element_bytes + ROW_BYTES) + TILE_BYTES
 
 
 def rows_per_tile(block: int, element_bytes: int, target: Target, units: tuple[int, int] = (1, 8)) -> int:
     """Rows of `block` columns that fit one tile on an Ascend target, a multiple of units[0]; 0 where none do."""
     row_bytes = _up(block, units[1]) * element_bytes + ROW_BYTES
-    return min(MAX_ROWS, _budget(target) // row_bytes // units[0] * units[0])
+    return min(MAX_ROWS, (_budget(target) - TILE_BYTES) // row_bytes // units[0] * units[0])
 
 
 def plan_one_pass(
@@ -171,14 +172,17 @@ def _reach(extent: int, strides: Sequence[int]) -> int:
 # ---- Ascend ----
 
 
-def _element_bytes(kernel: str, layout: Layout, loads: Sequence[int], stores: Sequence[int], one_pass: bool) -> int:
-    every = range(len(loads))
+def _element_bytes(
+    kernel: str, layout: Layout, loads: Sequence[int], stores: Sequence[int], loop_rows: int | None = None
+) -> int:
+    """Model of one of our own kernels: in one pass, or with tiles of `loop_rows` rows in a loop over the columns."""
+    every, one_pass = range(len(loads)), loop_rows is None
     sweeps = every if one_pass else (*range(FIRST_SWEEP[kernel]), *every)
     live = LIVE[kernel][0 if one_pass else 1][any(size < 4 for size in (*loads, *stores))]
     if layout.axis == 0:
         live += 1
-    if any(layout.access(i) != TILE for i in every):
-        live += 2  # the tile before it is transposed, or spread, and after
+    if any(layout.access(i, loop_rows) != TILE for i in every):
+        live += 2 if one_pass else 4  # in each sweep, the tile before it is transposed or spread, and after
     gaps = sum(STRIDED_BYTES[loads[i]] for i in sweeps if layout.strided(i))
     return bytes_per_element([loads[i] for i in sweeps], stores, live) + gaps
 
@@ -192,7 +196,7 @@ def _units(layout: Layout, loads: Sequence[int], stores: Sequence[int]) -> tuple
 
 def plan_bytes(kernel: str, chosen: Plan, layout: Layout, loads: Sequence[int], stores: Sequence[int]) -> int:
     """Unified-buffer bytes that the model gives one of our own plans: an upper bound of what the compiler plans."""
-    element_bytes = _element_bytes(kernel, layout, loads, stores, chosen.one_pass)
+    element_bytes = _element_bytes(kernel, layout, loads, stores, None if chosen.one_pass else chosen.rows)
     return tile_bytes(chosen.rows, chosen.block, element_bytes, _units(layout, loads, stores))
 
 
@@ -201,13 +205,13 @@ def _plan_ascend(kernel: str, layout: Layout, loads: Sequence[int], stores: Sequ
     block = block_for(layout.width)
     column_reach = _reach(INT32_REACH, [s.column for s in layout.tensors])
     row_reach = _reach(layout.rows, [s.row for s in layout.tensors])
-    fit = rows_per_tile(block, _element_bytes(kernel, layout, loads, stores, True), target, units)
+    fit = rows_per_tile(block, _element_bytes(kernel, layout, loads, stores), target, units)
     if fit and block <= column_reach:
         fit = min(fit, row_reach)
         return _ascend(target, fit, block, layout.rows, layout.outer_count, layout.width, True)
     # Too wide for one pass: a row at a time, or as many neighbouring rows as make a transfer of 128 bytes.
     rows = min(row_reach, 1 if units[0] == 1 else 4 * units[0])
-    element_bytes = _element_bytes(kernel, layout, loads, stores, False)
+    element_bytes = _element_bytes(kernel, layout, loads, stores, rows)
     longest = max(
         size
         for size in block_sizes(min(block, column_reach, MAX_BLOCK))

@@ -90,15 +90,21 @@ def as_computed(x, y_ptr):
 
 
 @triton.jit
-def tile_base(tile, rows, o1, o2, s0, s1, s2, row_stride, ROWS: tl.constexpr):
-    """Offset of a tile's first row, in int64 elements. The last tile of an outer index is moved back to end with it."""
-    row_tiles = tl.cdiv(rows, ROWS)
-    outer = tile // row_tiles
-    first = tl.minimum((tile % row_tiles) * ROWS, rows - ROWS)
-    i2 = outer % o2
-    i1 = (outer // o2) % o1
-    i0 = outer // (o2 * o1)
-    return i0.to(tl.int64) * s0 + i1.to(tl.int64) * s1 + i2.to(tl.int64) * s2 + first.to(tl.int64) * row_stride
+def tile_base(tile, rows, o1, o2, s0, s1, s2, row_stride, ROWS: tl.constexpr, OUTER: tl.constexpr):
+    """Offset of a tile's first row, in int64 elements. The last tile of an outer index is moved back to end with it.
+
+    OUTER: there are outer axes. Without them a program is spared four integer divisions, which it would wait for.
+    """
+    if OUTER:
+        row_tiles = tl.cdiv(rows, ROWS)
+        outer = tile // row_tiles
+        first = tl.minimum((tile % row_tiles) * ROWS, rows - ROWS).to(tl.int64)
+        i2 = outer % o2
+        i1 = (outer // o2) % o1
+        i0 = outer // (o2 * o1)
+        return i0.to(tl.int64) * s0 + i1.to(tl.int64) * s1 + i2.to(tl.int64) * s2 + first * row_stride
+    else:
+        return tl.minimum(tile * ROWS, rows - ROWS).to(tl.int64) * row_stride
 
 
 @triton.jit
@@ -153,12 +159,12 @@ def store_tile(ptr, x, width, row_stride, column_stride,
 def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
                   x_s0, x_s1, x_s2, x_row, x_column, y_s0, y_s1, y_s2, y_row, y_column,
                   ROWS: tl.constexpr, BLOCK: tl.constexpr, AXIS: tl.constexpr, ONE_PASS: tl.constexpr,
-                  MASKED: tl.constexpr, X_ACCESS: tl.constexpr, LOG: tl.constexpr, SAFE: tl.constexpr,
-                  EXP: tl.constexpr):  # fmt: skip
+                  MASKED: tl.constexpr, OUTER: tl.constexpr, X_ACCESS: tl.constexpr, LOG: tl.constexpr,
+                  SAFE: tl.constexpr, EXP: tl.constexpr):  # fmt: skip
     """y = softmax, log-softmax (LOG) or safe softmax (SAFE) of the rows of x."""
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        x_tile = x_ptr + tile_base(tile, rows, o1, o2, x_s0, x_s1, x_s2, x_row, ROWS)
-        y_tile = y_ptr + tile_base(tile, rows, o1, o2, y_s0, y_s1, y_s2, y_row, ROWS)
+        x_tile = x_ptr + tile_base(tile, rows, o1, o2, x_s0, x_s1, x_s2, x_row, ROWS, OUTER)
+        y_tile = y_ptr + tile_base(tile, rows, o1, o2, y_s0, y_s1, y_s2, y_row, ROWS, OUTER)
         if ONE_PASS:
             x = load_tile(x_tile, width, NEG_INF, x_row, x_column, ROWS, BLOCK, AXIS, MASKED, X_ACCESS)
             x = as_computed(x, y_ptr)
@@ -195,13 +201,13 @@ def softmax_backward_tiles(g_ptr, y_ptr, d_ptr, tiles, rows, width, o1, o2,
                            g_s0, g_s1, g_s2, g_row, g_column, y_s0, y_s1, y_s2, y_row, y_column,
                            d_s0, d_s1, d_s2, d_row, d_column,
                            ROWS: tl.constexpr, BLOCK: tl.constexpr, AXIS: tl.constexpr, ONE_PASS: tl.constexpr,
-                           MASKED: tl.constexpr, G_ACCESS: tl.constexpr, Y_ACCESS: tl.constexpr, LOG: tl.constexpr,
-                           EXP: tl.constexpr):  # fmt: skip
+                           MASKED: tl.constexpr, OUTER: tl.constexpr, G_ACCESS: tl.constexpr, Y_ACCESS: tl.constexpr,
+                           LOG: tl.constexpr, EXP: tl.constexpr):  # fmt: skip
     """d = gradient of the input, from that of the result (g) and the result (y)."""
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        g_tile = g_ptr + tile_base(tile, rows, o1, o2, g_s0, g_s1, g_s2, g_row, ROWS)
-        y_tile = y_ptr + tile_base(tile, rows, o1, o2, y_s0, y_s1, y_s2, y_row, ROWS)
-        d_tile = d_ptr + tile_base(tile, rows, o1, o2, d_s0, d_s1, d_s2, d_row, ROWS)
+        g_tile = g_ptr + tile_base(tile, rows, o1, o2, g_s0, g_s1, g_s2, g_row, ROWS, OUTER)
+        y_tile = y_ptr + tile_base(tile, rows, o1, o2, y_s0, y_s1, y_s2, y_row, ROWS, OUTER)
+        d_tile = d_ptr + tile_base(tile, rows, o1, o2, d_s0, d_s1, d_s2, d_row, ROWS, OUTER)
         if ONE_PASS:
             g = load_tile(g_tile, width, 0.0, g_row, g_column, ROWS, BLOCK, AXIS, MASKED, G_ACCESS).to(tl.float32)
             y = load_tile(y_tile, width, 0.0, y_row, y_column, ROWS, BLOCK, AXIS, MASKED, Y_ACCESS).to(tl.float32)
