@@ -12,6 +12,7 @@ ends with "0 retries, 0 failures" or the list of what failed (exit status 1).
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -37,8 +38,9 @@ WIDTHS = (
 )
 QUICK_WIDTHS = (1, 7, 128, 197, 1000, 8192, 12288, 50257)
 SOC_NAMES = ("Ascend910B2", "Ascend910B4", "Ascend910_9391", "Ascend950PR_9599")
-DTYPES = (("fp32", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"), ("bf16", "fp32"), ("fp32", "fp16"))
-LAYOUTS = ("rows", "middle", "transposed", "expanded", "every other column")
+SAME = (("fp32", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))
+MIXED = (("bf16", "fp32"), ("fp32", "fp16"))
+OTHER_LAYOUTS = ("middle", "transposed", "expanded", "every other column")
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 MANY = 2**17  # rows: enough for every vector core to get the largest tiles
 
@@ -65,12 +67,15 @@ class Result:
 
 
 def cases(widths: tuple[int, ...] = WIDTHS, socs: tuple[str, ...] = SOC_NAMES) -> Iterator[Case]:
-    for soc in socs:
-        for kernel in LIVE:
-            for dtype_in, dtype_out in DTYPES:
-                for layout in LAYOUTS:
-                    for width in widths:
-                        yield Case(kernel, dtype_in, dtype_out, layout, width, soc)
+    """Contiguous rows of every width; the other layouts and mixed dtypes at the quick widths, once per buffer size."""
+    for soc, kernel in itertools.product(socs, LIVE):
+        for pair, width in itertools.product(SAME, widths):
+            yield Case(kernel, *pair, "rows", width, soc)
+        if soc in (SOC_NAMES[0], SOC_NAMES[-1]):
+            for pair, width in itertools.product(MIXED, QUICK_WIDTHS):
+                yield Case(kernel, *pair, "rows", width, soc)
+            for pair, layout, width in itertools.product(SAME[::2], OTHER_LAYOUTS, QUICK_WIDTHS):
+                yield Case(kernel, *pair, layout, width, soc)
 
 
 def layout_of(case: Case) -> Layout:
@@ -164,7 +169,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every result to this file")
     options = parser.parse_args()
     start = time.monotonic()
-    all_cases = list(cases(QUICK_WIDTHS, SOC_NAMES[::3]) if options.quick else cases())
+    all_cases = list(cases(QUICK_WIDTHS, (SOC_NAMES[0], SOC_NAMES[-1])) if options.quick else cases())
     representative = distinct(all_cases)
     todo = list(dict.fromkeys(representative.values()))
     print(f"{len(all_cases)} plans, {len(todo)} different compilations", flush=True)

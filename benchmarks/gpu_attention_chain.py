@@ -5,8 +5,8 @@
 Each line gives the share of the copy bandwidth of the same run: bytes that have to move (every input of the chain read
 once, every output written once; a mask counts once) over the time, over the bandwidth of a device-to-device copy of as
 many bytes. The backward is a function of its own (gradients in, what the forward saves recomputed from its inputs
-excluded): the time of forward and backward less that of the forward that saves. Calls are queued back to back and timed
-with events, so host time is not in the figures unless it exceeds the device's.
+excluded): the time of forward and backward less that of the forward that saves. Every contender's calls are captured in
+a CUDA graph and its replays timed with events: the device's time, whatever the host needs to launch.
 """
 
 from __future__ import annotations
@@ -91,21 +91,28 @@ def contenders(name: str) -> dict[str, Callable[..., torch.Tensor]]:
     }
 
 
-def milliseconds(call: Callable[[], Any], calls: int = 10, rounds: int = 3) -> float:
-    """Median over rounds of the mean of `calls` queued calls."""
-    for _ in range(2):
-        call()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        start.record()
+def milliseconds(call: Callable[[], Any], calls: int = 4, rounds: int = 5) -> float:
+    """Median over rounds of the time of one call, from replays of a graph of `calls` calls."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         for _ in range(calls):
             call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(rounds + 1):
+        torch.cuda.synchronize()
+        start.record()
+        graph.replay()
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / calls)
-    return statistics.median(times)
+    return statistics.median(times[1:])
 
 
 def deviation(got: torch.Tensor, want: torch.Tensor) -> float:

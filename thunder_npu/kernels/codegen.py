@@ -61,6 +61,13 @@ def tanh(x):
     near = x + x * s * (-0.33333333 + s * (0.13333333 + s * (-0.053968254 + s * 0.021869488)))
     return tl.where(s < 0.0625, near, far)
 ''',
+    "tanh_rounded": '''
+@triton.jit
+def tanh_rounded(x):
+    """For a result that is rounded to a half type at once: below 2^-7 it is x to 15 bits."""
+    far = 1.0 - 2.0 * reciprocal(tl.exp2(x * 2.8853900817779268) + 1.0)
+    return tl.where(tl.abs(x) < 0.0078125, x, far)
+''',
     "tanh": '''
 @triton.jit
 def tanh(x):
@@ -167,8 +174,9 @@ class _Printer:
 
     def pointer(self, number: int, name: str) -> str:
         base, inner = self.offset(number, name)
+        # Rows and columns are added one after the other: their sum would have to be widened to 64 bits per element.
         pointer = f"{name} + ({base})" if base else name
-        return f"{pointer} + ({inner})" if inner else pointer
+        return f"{pointer} + {inner}" if inner else pointer
 
     def load(self, i: int, number: int) -> None:
         name = f"in{number}"
@@ -251,6 +259,10 @@ class _Printer:
             expression = f"{a[0]} * {literal(inverse)}"
         elif node.op in _INFIX:
             expression = f"{a[0]} {_INFIX[node.op]} {a[1]}"
+        elif node.op == "tanh" and self.variant.cuda and self.is_rounded_at_once(i):
+            self.helper("reciprocal")
+            self.helper("tanh_rounded")
+            expression = f"tanh_rounded({a[0]})"
         else:
             self.helper(node.op)
             expression = _CALLS[node.op].format(*a)
@@ -317,6 +329,12 @@ class _Printer:
         if node.dtype in HALF:
             expression = f"({expression}).to({_TL[node.dtype]})"
         self.emit(i, expression)
+
+    def is_rounded_at_once(self, i: int) -> bool:
+        """Whether all that reads node i is a cast to a half type."""
+        readers = [node for node in self.region.nodes if i in node.args]
+        written = any(number == i for number, _ in self.region.outputs)
+        return not written and all(node.op == "cast" and node.dtype in HALF for node in readers)
 
     def find_native(self) -> None:
         """Sums and products of half-type values that round at once: one instruction on a GPU, the same result.
@@ -597,8 +615,8 @@ def _plan(region: Region, rows: int, outer: int, target: Target) -> Plan | None:
 # (largest block, elements of a tile, warps) by the size of the widest element, measured on an H200 with
 # softmax(scores·scale + mask), its backward, and the soft-cap of Gemma-2 (the crowded ones).
 _CUDA = {
-    2: ((128, 2048, 1), (512, 1024, 1), (1024, 2048, 2), (4096, 4096, 8), (16384, 16384, 16)),
-    4: ((256, 1024, 1), (1024, 1024, 4), (4096, 4096, 16), (16384, 16384, 16)),
+    2: ((256, 1024, 1), (512, 1024, 1), (1024, 2048, 2), (4096, 4096, 8), (16384, 16384, 16)),
+    4: ((128, 512, 1), (256, 1024, 2), (512, 512, 1), (1024, 1024, 2), (4096, 4096, 16), (16384, 16384, 16)),
 }
 _CUDA_CROWDED = ((256, 1024, 2), (1024, 1024, 1), (4096, 4096, 8), (16384, 16384, 16))
 _CROWDED_NODES = 16

@@ -49,6 +49,7 @@ _VIEWS = frozenset(
     {PrimIDs.BROADCAST_IN_DIM, PrimIDs.RESHAPE, PrimIDs.SQUEEZE, PrimIDs.TRANSPOSE, PrimIDs.VIEW, PrimIDs.SLICE}
     | {PrimIDs.SHALLOW_COPY, PrimIDs.UNPACK_TRIVIAL, PrimIDs.RETURN}
 )
+_CLAIMED_VIEWS = ("torch_prims_reshape_impl", "torch_slice_prim_impl", "shallow_copy")  # of Thunder's torch executor
 _IN_PLACE = ("copy_", "update_aliases")
 
 
@@ -66,7 +67,7 @@ def elements_written(trace: TraceCtx) -> int:
             total += prod(bsym.output.shape)
             continue
         for prim in _prims(bsym):
-            if prim.sym.id not in _VIEWS:
+            if prim.sym.id not in _VIEWS and prim.sym.name not in _CLAIMED_VIEWS:
                 total += sum(prod(p.shape) for p in prim.flat_proxy_outs if isinstance(p, TensorProxy))
     return total
 
