@@ -93,21 +93,21 @@ def error(op: str, result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> f
     return ((result[-64:].double() - exact).abs() / scale).max().item()
 
 
-def graph(call: Call) -> torch.cuda.CUDAGraph:
-    """`LAUNCHES` calls to replay at once, so that what is timed is the device and not Python."""
+def replay(call: Call) -> Callable[[], None]:
+    """`LAUNCHES` calls at once from a CUDA graph, so that what is timed is the device and not Python."""
     call()
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         for _ in range(LAUNCHES):
             call()
-    return captured
+    return captured.replay
 
 
-def milliseconds(captured: torch.cuda.CUDAGraph) -> float:
+def milliseconds(calls: Callable[[], None]) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    captured.replay()
+    calls()
     end.record()
     end.synchronize()
     return start.elapsed_time(end) / LAUNCHES
@@ -132,12 +132,17 @@ def measure(op: str, name: str, width: int, elements: int) -> dict[str, Any]:
                 raise
             row["liger failed"] = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
             del contenders[contender]
-    contenders["copy"] = lambda: copy.copy_(tensors[0])
-    graphs = {contender: graph(call) for contender, call in contenders.items()}
-    times: dict[str, list[float]] = {contender: [] for contender in graphs}
+    runs = {contender: replay(call) for contender, call in contenders.items()}
+
+    def copies() -> None:  # not from a graph, where a copy becomes a transfer by the copy engine: a third slower
+        for _ in range(LAUNCHES):
+            copy.copy_(tensors[0])
+
+    runs["copy"] = copies
+    times: dict[str, list[float]] = {contender: [] for contender in runs}
     for _ in range(ROUNDS + 1):
-        for contender, captured in graphs.items():
-            times[contender].append(milliseconds(captured))
+        for contender, calls in runs.items():
+            times[contender].append(milliseconds(calls))
     row["ms"] = {contender: statistics.median(t[1:]) for contender, t in times.items()}
     moved = (len(tensors) + 1) / 2
     row["share"] = {c: moved * row["ms"]["copy"] / t for c, t in row["ms"].items() if c != "copy"}

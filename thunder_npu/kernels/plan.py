@@ -237,32 +237,32 @@ def _ascend(target: Target, fit: int, block: int, all_rows: int, outer: int, wid
 Table = dict[int, tuple[tuple[int, int, int], ...]]
 
 _TILE: Table = {
-    2: ((256, 1024, 2), (1024, 2048, 4), (2048, 2048, 2), (4096, 8192, 16), (16384, 16384, 16)),
-    4: ((256, 512, 4), (1024, 1024, 4), (2048, 8192, 4), (8192, 8192, 16), (32768, 32768, 32)),
+    2: ((256, 1024, 4), (2048, 2048, 4), (4096, 8192, 16), (16384, 16384, 16)),
+    4: ((128, 512, 4), (1024, 1024, 4), (2048, 4096, 16), (16384, 4096, 16), (32768, 32768, 32)),
 }
 _TILE_BACKWARD: Table = {
-    2: ((2048, 2048, 4), (4096, 8192, 16), (8192, 8192, 16), (16384, 16384, 32)),
-    4: ((1024, 1024, 8), (8192, 8192, 16), (16384, 16384, 16)),
+    2: ((256, 4096, 8), (1024, 1024, 4), (2048, 2048, 8), (4096, 8192, 8), (16384, 16384, 16)),
+    4: ((128, 4096, 32), (1024, 4096, 16), (16384, 4096, 32)),
 }
 _RAGGED: Table = {
-    2: ((256, 2048, 2), (1024, 1024, 1), (2048, 2048, 2), (4096, 4096, 4), (8192, 8192, 8)),
-    4: ((128, 512, 1), (1024, 1024, 1), (2048, 2048, 4), (8192, 8192, 8)),
+    2: ((256, 2048, 2), (1024, 1024, 1), (4096, 2048, 2)),
+    4: ((128, 512, 1), (1024, 1024, 1), (8192, 2048, 4)),
 }
 _RAGGED_BACKWARD: Table = {
-    2: ((256, 2048, 2), (1024, 1024, 1), (2048, 2048, 2), (4096, 4096, 4), (8192, 8192, 8)),
+    2: ((256, 2048, 2), (1024, 1024, 1), (2048, 2048, 2), (4096, 4096, 4)),
     4: ((1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16)),
 }
 # (largest width, vectors per lane and step, warps)
 _WIDE: Table = {
-    2: ((16384, 4, 4), (24576, 4, 8), (2**62, 4, 16)),
-    4: ((10240, 8, 8), (32768, 8, 16), (2**62, 8, 32)),
+    2: ((6144, 2, 4), (10240, 4, 4), (16384, 2, 8), (32000, 4, 8), (2**62, 4, 16)),
+    4: ((32768, 4, 16), (2**62, 8, 32)),
 }
 _WIDE_BACKWARD: Table = {
-    2: ((10240, 2, 8), (16384, 4, 8), (24576, 2, 16), (2**62, 2, 32)),
+    2: ((10240, 2, 8), (16384, 4, 8), (32000, 2, 16), (2**62, 2, 32)),
     4: ((24576, 8, 16), (2**62, 8, 32)),
 }
 # From this block on, a tile (a power of two) that is filled to three quarters or less is slower than a loop.
-_SPARSE_BLOCK = 8192
+_SPARSE_BLOCK = {2: 8192, 4: 32768}
 # Elements of a tile that is not one run of memory, and the rows it should span to use whole sectors of 32 bytes.
 _SCATTERED_ELEMENTS = 8192
 _SCATTERED_ROWS = 32
@@ -278,7 +278,7 @@ def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool)
         return _cuda_scattered(layout, widest)
     vector = 16 // min(sizes)
     block = _power_of_two(width)
-    sparse = block >= _SPARSE_BLOCK and 4 * width <= 3 * block
+    sparse = block >= _SPARSE_BLOCK[widest] and 4 * width <= 3 * block
     # Triton vectorises by strides that it knows to be multiples of 16 elements.
     plain = width % 16 == 0 or width < vector or not aligned
     if not sparse or not aligned:
