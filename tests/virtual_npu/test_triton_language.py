@@ -31,7 +31,7 @@ TRITON_NAME = {
 HALF_ULP = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
-def run(kernel, *arguments, grid=(1,), soc="Ascend910B2", **constants):
+def run(kernel, *arguments, grid=(1,), soc="Ascend910B2", stage="linalg", **constants):
     """Compile for the arguments' types and run, without the JIT and without BiShengIR."""
     names = [name for name in kernel.arg_names if name not in constants]
     signature, values = {}, []
@@ -44,7 +44,7 @@ def run(kernel, *arguments, grid=(1,), soc="Ascend910B2", **constants):
             signature[name] = "*" + TRITON_NAME[value.dtype]
         else:
             signature[name] = {bool: "i1", float: "fp32", int: "i32" if abs(int(value)) < 2**31 else "i64"}[type(value)]
-    compiled = triton_cpu.compile_kernel(kernel, signature, constants, soc=soc)
+    compiled = triton_cpu.compile_kernel(kernel, signature, constants, soc=soc, stage=stage)
     compiled.run(grid, *values)
     assert triton_cpu.scratch_bytes_live() == 0
     return compiled
@@ -84,16 +84,22 @@ def unary(x, y, n, B: tl.constexpr):
     tl.store(y + 15 * n + i, tl.clamp(v, -0.5, 0.5).to(t), mask=i < n)
 
 
+STAGES = pytest.mark.parametrize("stage", ["linalg", "hfusion"])
+
+
+@STAGES
 @pytest.mark.parametrize("dtype", HALF_ULP, ids=str)
-def test_unary(dtype: torch.dtype) -> None:
+def test_unary(dtype: torch.dtype, stage: str) -> None:
     x = torch.randn(N).mul(2).to(dtype)
     y = torch.full((16, N), 7.0, dtype=dtype)
-    run(unary, x, y, N, B=BLOCK)
+    run(unary, x, y, N, B=BLOCK, stage=stage)
     v = x.double()
     a = v.abs() + 0.125
     exact = [v.exp(), v.exp2(), a.log(), a.log2(), a.sqrt(), a.rsqrt(), v.sigmoid(), v.erf(), v.sin(), v.cos()]
     exact += [v.floor(), v.ceil(), v.tanh(), torch.where(v > 0, v, -0.5 * v), v * v + a, v.clamp(-0.5, 0.5)]
-    assert_rounds_to(y, torch.stack(exact), ulps=4.0 if dtype == torch.float32 else 1.01)
+    # HFusion replaces erf, tanh, sin and others by its own approximations.
+    single = {"linalg": 4.0, "hfusion": 12.0}[stage]
+    assert_rounds_to(y, torch.stack(exact), ulps=single if dtype == torch.float32 else 1.01)
 
 
 @triton.jit
@@ -132,12 +138,13 @@ def float_binary(x, z, y, flags, n, B: tl.constexpr):
     tl.store(flags + 3 * n + i, a != b, mask=i < n)
 
 
+@STAGES
 @pytest.mark.parametrize("dtype", HALF_ULP, ids=str)
-def test_float_arithmetic_rounds_to_nearest_even(dtype: torch.dtype) -> None:
+def test_float_arithmetic_rounds_to_nearest_even(dtype: torch.dtype, stage: str) -> None:
     a, b = torch.randn(N).to(dtype), torch.randn(N).to(dtype)
     b[::10] = a[::10]
     y, flags = torch.zeros(7, N, dtype=dtype), torch.zeros(4, N, dtype=torch.bool)
-    run(float_binary, a, b, y, flags, N, B=BLOCK)
+    run(float_binary, a, b, y, flags, N, B=BLOCK, stage=stage)
     expected = torch.stack([a + b, a - b, a * b, a / b, a.maximum(b), a.minimum(b), -a])
     assert torch.equal(y, expected)
     assert torch.equal(flags, torch.stack([a < b, a >= b, a == b, a != b]))
@@ -552,6 +559,13 @@ def unsupported(x, y, B: tl.constexpr):
 def test_an_operation_without_cpu_code_is_named() -> None:
     with pytest.raises(triton_cpu.UnsupportedOperationError, match="__hmf_ldexpf"):
         run(unsupported, torch.ones(16), torch.ones(16), B=16)
+
+
+def test_what_cannot_run_after_hfusion_is_named() -> None:
+    with pytest.raises(triton_cpu.UnsupportedOperationError, match=r"hfusion\.cumsum"):
+        run(scans, torch.ones(4, 16), torch.ones(6, 4, 16), R=4, C=16, stage="hfusion")
+    with pytest.raises(ValueError, match="stage 'hfusion' does not exist for Ascend950PR_9599"):
+        run(unsupported, torch.ones(16), torch.ones(16), B=16, stage="hfusion", soc="Ascend950PR_9599")
 
 
 @pytest.mark.parametrize("soc", ["Ascend910B4", "Ascend950PR_9599"])

@@ -23,7 +23,7 @@ from typing import Any
 from ..soc import SoC
 from .toolchain import program
 
-__all__ = ["BufferReport", "UnifiedBufferRetryWarning", "plan_buffers"]
+__all__ = ["BufferReport", "UnifiedBufferRetryWarning", "after_hfusion", "plan_buffers"]
 
 _BACK_ENDS = ("hivmc", "hivmc-a5")
 _RETRY = re.compile(r"\[NOTE\] Ub overflow detected; automatically set (\S+)")
@@ -31,6 +31,8 @@ _OVERFLOW = re.compile(r"ub overflow, requires (\d+) bits while (\d+) bits avail
 _BUFFER = re.compile(
     r"hivm\.hir\.pointer_cast\(([^)]*)\)[^:\n]*: memref<((?:\d+x)*)([a-z]+)(\d+)[^\n]*#hivm\.address_space<ub>>"
 )
+_LAST_HFUSION_PASS = "hfusion-hoist-tensor-empty"
+_DUMP = re.compile(r"^// -----// IR Dump After .*$", re.M)
 _OFFSET = re.compile(r"(%\w+) = arith\.constant (\d+) : i64")
 
 
@@ -80,47 +82,78 @@ def plan_buffers(
     reports: list[BufferReport] = []
 
     def run(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
-        report, result = _compile(command, metadata["kernel_name"], soc)
-        reports.append(report)
-        # The stage reads the binary back, next to the name it gave.
-        Path(f"{command[-1]}.o").touch()
+        with tempfile.TemporaryDirectory() as directory:
+            result = _compile(command, soc, f"--save-temps={directory}")
+            hivm = Path(directory, "module.hivm.opt.mlir").read_text() if result.returncode == 0 else ""
+        reports.append(_report(metadata["kernel_name"], soc, result, hivm))
         return result
 
+    _run_stage(stage, linalg, metadata, options, soc, run)
+    return reports[0]
+
+
+def after_hfusion(stage: Callable[..., bytes], linalg: str, metadata: dict[str, Any], options: Any, soc: SoC) -> str:
+    """The kernel as BiShengIR's fusion passes leave it: the last module before it turns to HIVM. Arguments as above."""
+    modules: list[str] = []
+
+    def run(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        result = _compile(command, soc, f"--mlir-print-ir-after={_LAST_HFUSION_PASS}")
+        modules.extend(_DUMP.split(result.stderr.decode())[1:])
+        if not modules:
+            raise subprocess.CalledProcessError(result.returncode, list(command), result.stdout, result.stderr)
+        return result
+
+    _run_stage(stage, linalg, metadata, options, soc, run)
+    # After a retry there are several; messages may follow the module's last brace.
+    return modules[-1][: modules[-1].rindex("\n}") + 3]
+
+
+def _run_stage(
+    stage: Callable[..., bytes],
+    linalg: str,
+    metadata: dict[str, Any],
+    options: Any,
+    soc: SoC,
+    run: Callable[..., subprocess.CompletedProcess[bytes]],
+) -> None:
+    """Call triton-ascend's function with `run` in place of subprocess.run, and no NPU or CANN in reach."""
+
+    def run_and_write(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        Path(f"{command[-1]}.o").touch()  # the function reads the binary back, next to the name it gave
+        return run(command, **options)
+
     stand_ins = {
-        "subprocess": types.SimpleNamespace(run=run),
+        "subprocess": types.SimpleNamespace(run=run_and_write),
         "NPUUtils": lambda: types.SimpleNamespace(get_arch=lambda: soc.name),
         "_get_npucompiler_path": lambda: "bishengir-compile",
         "_check_bishengir_api_change": lambda: True,
         "_check_bishengir_is_regbased": lambda: False,
     }
     types.FunctionType(stage.__code__, {**stage.__globals__, **stand_ins})(linalg, metadata, options)
-    return reports[0]
 
 
-def _compile(command: Sequence[str], kernel: str, soc: SoC) -> tuple[BufferReport, subprocess.CompletedProcess[bytes]]:
+def _compile(command: Sequence[str], soc: SoC, *extra: str) -> subprocess.CompletedProcess[bytes]:
     with tempfile.TemporaryDirectory() as directory:
         for name in _BACK_ENDS:
             Path(directory, name).symlink_to(shutil.which("true") or "/bin/true")
-        result = subprocess.run(
-            [program(soc.compiler), *command[1:], f"--save-temps={directory}"],
-            capture_output=True,
-            env={**os.environ, "PATH": f"{directory}{os.pathsep}{os.environ.get('PATH', '')}"},
+        path = f"{directory}{os.pathsep}{os.environ.get('PATH', '')}"
+        return subprocess.run(
+            [program(soc.compiler), *command[1:], *extra], capture_output=True, env={**os.environ, "PATH": path}
         )
-        diagnostics = result.stderr.decode(errors="replace")
-        hivm = Path(directory, "module.hivm.opt.mlir").read_text() if result.returncode == 0 else ""
+
+
+def _report(kernel: str, soc: SoC, result: subprocess.CompletedProcess[bytes], hivm: str) -> BufferReport:
+    diagnostics = result.stderr.decode(errors="replace")
     retries = tuple(_RETRY.findall(diagnostics))
     overflows = _OVERFLOW.findall(diagnostics)
     if result.returncode == 0:
         # The compiler for 950 retries without saying what it switched off; the failed attempts' errors remain.
         retries = retries or ("an unnamed option",) * len(overflows)
-        report = BufferReport(kernel, soc.name, True, _bytes_planned(hivm), soc.unified_buffer_bytes, retries, "", hivm)
-    elif overflows:
+        return BufferReport(kernel, soc.name, True, _bytes_planned(hivm), soc.unified_buffer_bytes, retries, "", hivm)
+    if overflows:
         required, available = (int(bits) // 8 for bits in overflows[-1])
-        report = BufferReport(kernel, soc.name, False, required, available, retries, diagnostics, "")
-    else:
-        raise subprocess.CalledProcessError(result.returncode, list(command), result.stdout, result.stderr)
-    # Triton's stage goes on as if the binary had been written; a refusal is the caller's to raise.
-    return report, subprocess.CompletedProcess(list(command), 0, result.stdout, result.stderr)
+        return BufferReport(kernel, soc.name, False, required, available, retries, diagnostics, "")
+    raise subprocess.CalledProcessError(result.returncode, result.args, result.stdout, result.stderr)
 
 
 def _bytes_planned(hivm: str) -> int:

@@ -33,6 +33,15 @@ _ATOMIC = re.compile(r"GenericAtomicRMW|atomic = <|sync_block_lock")
 _HIDDEN_ARGUMENTS = 2  # the lock and workspace pointers that triton-ascend puts first
 _GRID_ARGUMENTS = 6  # the grid's three sizes and the program's three indices, which it puts last
 
+_NOT = re.compile(
+    r"(%\w+) = hfusion\.elemwise_unary \{fun = #hfusion\.unary_fn<vnot>\} ins\((%[\w#]+) : (\S+)\).*$", re.M
+)
+_CAST = re.compile(
+    r"(%\w+) = hfusion\.cast (\{.*round_mode = #hfusion\.round_mode<(\w+)>\}) "
+    r"ins\((%[\w#]+) : (\S+)\) outs\((.*)\) -> (\S+)$",
+    re.M,
+)
+_ROUNDINGS = {"rint": "roundeven", "round": "round", "floor": "floor", "ceil": "ceil", "trunc": "trunc"}
 _OPERATION = re.compile(r"^\s*(?:%\S+ = )?\"?([a-z_]+\.[a-z_.]+)", re.MULTILINE)
 _PASSES = (
     "inline",
@@ -82,7 +91,7 @@ def build_library(linalg: str) -> bytes:
     """The shared library, as bytes, that executes a kernel.
 
     Args:
-        linalg: the text of triton-ascend's "ttadapter" stage, for any SoC.
+        linalg: the text of triton-ascend's "ttadapter" stage, for any SoC, or of BiShengIR after its fusion passes.
 
     Raises:
         UnsupportedOperationError: an operation has no lowering.
@@ -96,7 +105,7 @@ def build_library(linalg: str) -> bytes:
 
 
 def _llvm_dialect(linalg: str) -> str:
-    linalg = reductions(define(linalg))
+    linalg = reductions(define(_upstream(linalg)))
     if names := undefined(linalg):
         raise UnsupportedOperationError(f"no CPU implementation of {', '.join(names)}")
     command = [program("bishengir-opt"), "-", f"--pass-pipeline=builtin.module({','.join(_PASSES)})"]
@@ -106,6 +115,39 @@ def _llvm_dialect(linalg: str) -> str:
     if leftover := sorted({name for name in _OPERATION.findall(result.stdout) if not name.startswith("llvm.")}):
         raise UnsupportedOperationError(f"no CPU lowering for {', '.join(leftover)}")
     return result.stdout
+
+
+def _upstream(module: str) -> str:
+    """Repair what BiShengIR's conversion of its own dialects to upstream ones (1.2.0) gets wrong.
+
+    "not" becomes the identity there, and a cast's rounding mode is ignored, which is all there is to tl.floor.
+    """
+    count = 0
+
+    def invert(match: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        result, operand, kind = match.groups()
+        ones = "true" if kind.endswith("i1>") else "-1"
+        constant = f"%all_ones_{count} = arith.constant dense<{ones}> : {kind}\n"
+        return f"{constant}{result} = arith.xori {operand}, %all_ones_{count} : {kind}"
+
+    def round_first(match: re.Match[str]) -> str:
+        nonlocal count
+        result, attributes, mode, operand, kind, outputs, target = match.groups()
+        to_integer = re.search(r"xi\d+>$", target)
+        if mode not in _ROUNDINGS or not re.search(r"xb?f\d+>$", kind) or not (to_integer or kind == target):
+            return match[0]
+        if kind == target:
+            return f"{result} = math.{_ROUNDINGS[mode]} {operand} : {kind}"
+        count += 1
+        rounded = f"%rounded_{count} = math.{_ROUNDINGS[mode]} {operand} : {kind}\n"
+        return (
+            f"{rounded}{result} = hfusion.cast {attributes} ins(%rounded_{count} : {kind}) outs({outputs}) -> {target}"
+        )
+
+    module = re.sub(r"^module attributes \{dlti.*\} \{$", "module {", module, flags=re.M)
+    return _CAST.sub(round_first, _NOT.sub(invert, module))
 
 
 def _object(module: str, entry: str, directory: str) -> bytes:
@@ -155,13 +197,15 @@ def _body_with_entry(module: str, entry: str) -> str:
                 body += _load(name, slots, "!llvm.ptr")
                 pointers |= {f"%arg{len(call)}": slots, f"%arg{len(call) + 1}": slots}
             call += [name, name, "%zero", "%most", "%one"]
+        elif kind == "first":
+            call.append("%zero")
         elif kind == "i1":
             body += [*_load(f"%b{i}", slots, "i8"), f"{name} = llvm.trunc %b{i} : i8 to i1"]
             call.append(name)
         else:
             body += _load(name, slots, kind)
             call.append(name)
-        slots += kind != "hidden"
+        slots += kind not in ("hidden", "first")
     call += [f"%g{i}" for i in range(_GRID_ARGUMENTS)]
     grid = ", ".join(f"%g{i}: i32" for i in range(_GRID_ARGUMENTS))
     lines = [
@@ -229,12 +273,19 @@ def _kernel_signature(module: str) -> tuple[str, list[str]]:
 
 
 def _parameters(types: list[str]) -> list[str]:
-    """One word per source-level parameter, grid left out: "hidden", "memref" (five LLVM values) or a scalar's type."""
+    """One word per source-level parameter, grid left out.
+
+    "first" for the address that BiShengIR adds; "hidden" and "memref", of five LLVM values; else a scalar's type.
+    """
     types = types[:-_GRID_ARGUMENTS]
     kinds: list[str] = []
+    if types[0] == "i64":
+        kinds.append("first")
+        types.pop(0)
+    hidden = len(kinds) + _HIDDEN_ARGUMENTS
     while types:
         if types[0] == "!llvm.ptr":
-            kinds.append("hidden" if len(kinds) < _HIDDEN_ARGUMENTS else "memref")
+            kinds.append("hidden" if len(kinds) < hidden else "memref")
             types = types[5:]
         else:
             kinds.append(types.pop(0))
