@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -154,6 +155,19 @@ def test_any_number_of_threads(threads: int) -> None:
             assert torch.equal(out, x + y)
     finally:
         torch.set_num_threads(before)
+
+
+def test_launches_from_several_python_threads() -> None:
+    def launch(seed: int) -> bool:
+        generator = torch.Generator().manual_seed(seed)
+        x, y = (torch.randn(997, generator=generator).to(DEVICE) for _ in range(2))
+        out = torch.empty_like(x)
+        for _ in range(20):
+            add[(63,)](x, y, out.zero_(), 997, B=16)
+        return torch.equal(out, x + y)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(launch, range(8)))
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="torch_npu cannot be used after a fork")

@@ -535,8 +535,9 @@ def printing(x):
     tl.device_print("program", tl.program_id(0))
 
 
-def test_device_print(capfd: pytest.CaptureFixture[str]) -> None:
-    run(printing, torch.tensor([1.5, 2.5]), grid=(2,))
+@pytest.mark.parametrize("dtype", HALF_ULP, ids=str)
+def test_device_print(dtype: torch.dtype, capfd: pytest.CaptureFixture[str]) -> None:
+    run(printing, torch.tensor([1.5, 2.5], dtype=dtype), grid=(2,))
     lines = sorted(capfd.readouterr().out.splitlines())
     assert lines == [
         line

@@ -6,7 +6,8 @@
 
 What is real: Triton's JIT, its specialisation, autotuner and cache, the lowering to linalg, the check of the unified
 buffer with the compiler's own messages. What is not: the closed back end hivmc, how an NPU rounds its functions, speed.
-Names are loaded on first use, so that importing this package needs neither triton nor torch.
+A kernel may not leave its arguments' storages: reads outside give NaN, as unwritten scratch memory does, and a store
+outside is an error. Names are loaded on first use, so that importing this package needs neither triton nor torch.
 """
 
 from __future__ import annotations

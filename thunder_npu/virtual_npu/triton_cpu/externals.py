@@ -200,13 +200,18 @@ def _define_print(linalg: str, name: str, arguments: list[str], attributes: str)
     where = ", ".join(f"%i{i}" for i in range(len(sizes)))
     value = f"%v = tensor.extract %x[{where}] : {kind}" if tensor else ""
     scalar = "%v" if tensor else "%x"
-    if element.startswith("i"):
-        wide, function = "i64", "thunder_npu_print_integer"
-        extend = "extui" if element == "i1" else "extsi"
-    else:
-        wide, function, extend = "f64", "thunder_npu_print_float", "extf"
-    widened = scalar if element == wide else "%w"
-    widen = "" if element == wide else f"%w = arith.{extend} {scalar} : {element} to {wide}"
+    widen = []
+    if element == "bf16":
+        widen.append(f"%f = arith.extf {scalar} : bf16 to f32")
+        scalar, element = "%f", "f32"
+    wide = "i64" if element.startswith("i") else "f64"
+    if element != wide:
+        extend = "extf" if wide == "f64" else "extui" if element == "i1" else "extsi"
+        widen.append(f"%w = arith.{extend} {scalar} : {element} to {wide}")
+        scalar = "%w"
+    function = "thunder_npu_print_float" if wide == "f64" else "thunder_npu_print_integer"
+    types = "!llvm.ptr, i32, i64, " + ("f64" if wide == "f64" else "i64, i32")
+    operands = f"%prefix, %rank, {index}, {scalar}" + ("" if wide == "f64" else ", %base")
     text = f"""llvm.mlir.global internal constant @{name}_prefix("{prefix}\\00")
 func.func private @{name}(%x: {kind}) {{
 %zero = arith.constant 0 : index
@@ -217,12 +222,12 @@ func.func private @{name}(%x: {kind}) {{
 %prefix = llvm.mlir.addressof @{name}_prefix : !llvm.ptr
 {chr(10).join(opened)}
 {value}
-{widen}
-llvm.call @{function}(%prefix, %rank, {index}, {widened}, %base) : (!llvm.ptr, i32, i64, {wide}, i32) -> ()
+{chr(10).join(widen)}
+llvm.call @{function}({operands}) : ({types}) -> ()
 {"}" * len(sizes)}
 return
 }}"""
-    declaration = f"llvm.func @{function}(!llvm.ptr, i32, i64, {wide}, i32)"
+    declaration = f"llvm.func @{function}({types})"
     if declaration not in linalg:
         text = declaration + "\n" + text
     return _replace_declaration(linalg, name, text)

@@ -240,8 +240,7 @@ static void print_head(const char *prefix, int32_t rank, int64_t index) {
   printf("%s", prefix);
 }
 
-void thunder_npu_print_float(const char *prefix, int32_t rank, int64_t index, double value, int32_t base) {
-  (void)base;
+void thunder_npu_print_float(const char *prefix, int32_t rank, int64_t index, double value) {
   flockfile(stdout);
   print_head(prefix, rank, index);
   printf("%g\n", value);
