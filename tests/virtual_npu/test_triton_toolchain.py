@@ -109,6 +109,9 @@ def test_a_kernel_that_does_not_fit_still_runs_when_compiled_alone() -> None:
     y = torch.zeros_like(x)
     kernel.run((2,), x, y, 3, 30000, 30000, 30000)
     torch.testing.assert_close(y, torch.softmax(x, -1))
+    by_address = torch.zeros_like(x)
+    kernel.run((2,), x.data_ptr(), by_address.data_ptr(), 3, 30000, 30000, 30000)
+    assert torch.equal(by_address, y)
     with pytest.raises(TypeError, match="5 arguments for the 6"):
         kernel.run((2,), x, y, 3, 30000, 30000)
 
