@@ -108,7 +108,7 @@ TREE = st.recursive(LEAF, lambda t: st.tuples(st.integers(-2, 1), st.lists(t, mi
 
 
 def _grow(tree, leaves):
-    """The tensor that ``tree`` describes; operands that do not fit together are narrowed first, which gives new tensors."""
+    """The tensor that ``tree`` describes; operands that do not fit are narrowed first, which gives new tensors."""
     if isinstance(tree, str):
         return leaves[tree]
     dim, operands = tree
@@ -330,7 +330,7 @@ def test_the_trace_says_what_was_done():
     assert f"# {decision}" in str(thunder.last_traces(jitted)[0])
 
 
-# ---- the spellings that Thunder 0.2.6 lacks; they need the executors --------------------------------------------------
+# ---- the spellings that Thunder 0.2.6 lacks; they need the executors -------------------------------------------------
 X, Y, EMPTY = randn(2, 3), randn(2, 3, seed=1), torch.empty(0)
 SPELLINGS = {
     "axis": lambda x, y, e: torch.cat((x, x), axis=-1),
