@@ -26,7 +26,7 @@ import heapq
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -47,7 +47,7 @@ from thunder.extend import FusionExecutor, OperatorExecutor
 from thunder_npu import options
 from thunder_npu.executors.lowering import IN_MEMORY, Lowered, Lowering, Refusal, Step, steps, torch_dtype
 from thunder_npu.kernels import codegen, target_of
-from thunder_npu.kernels.region import SOFTMAX, SOFTMAX_BACKWARD
+from thunder_npu.kernels.region import COLUMN, SOFTMAX, SOFTMAX_BACKWARD, Tensor
 from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel
 
 FUSION_NAME = "TritonAscend"
@@ -401,7 +401,8 @@ class Growth:
         self.free: set[int] = set()
         step = next(s for s in graph.steps(seed) if s.op in _SEEDS)
         self.elements = prod(step.out.shape)
-        self.rows = self.elements // max(1, step.out.shape[-1] if step.out.ndim else 1)
+        self.width = step.out.shape[-1] if step.out.ndim else 1
+        self.rows = self.elements // max(1, self.width)
 
     # ---- what may join
     def check(self, i: int) -> None:
@@ -480,6 +481,39 @@ class Growth:
                 return
             self.members -= loose
 
+    def shed_for_short_rows(self) -> None:
+        """Leaves the views outside that make a column of a row's values, so that the broadcast can be written out."""
+        if not self.has_short_rows:
+            return
+        graph = self.graph
+        while True:
+            loose = {
+                i
+                for i in self.members
+                if i != self.seed
+                and all(s.is_view and s.out.ndim and s.out.shape[-1] == 1 for s in graph.steps(i))
+                and not any(p in self.members for p in graph.parents[i])
+            }
+            if not loose:
+                return
+            self.members -= loose
+
+    @property
+    def has_short_rows(self) -> bool:
+        """Whether rows are so short that a broadcast over them would run as scalar code (option realize_tail_bcast)."""
+        return bool(options.get("realize_tail_bcast")) and 1 < self.width < options.get("tail_bcast_min_vec")
+
+    def short_broadcasts(self) -> list[TensorProxy]:
+        """Inputs that the region would spread over its short rows."""
+        if not self.has_short_rows:
+            return []
+        spread = [p for p, tensor in zip(*self._inputs(), strict=True) if COLUMN not in tensor.places]
+        return list({p.name: p for p in spread if p.ndim and p.shape[-1] == 1 and p.numel > 1}.values())
+
+    def _inputs(self) -> tuple[Sequence[TensorProxy], Sequence[Tensor]]:
+        lowered = self.lowered()
+        return lowered.inputs, lowered.region.inputs
+
     # ---- what it is
     @property
     def indices(self) -> list[int]:
@@ -538,6 +572,7 @@ def grow_region(graph: Graph, seed: int) -> Growth | None:
             return None
         growth.grow(lambda: isinstance(growth.try_lower(), Lowered))
         growth.prune()
+    growth.shed_for_short_rows()
     return growth if growth.is_worthwhile else None
 
 
@@ -576,6 +611,7 @@ def _schedule(graph: Graph, regions: Sequence[Growth], trace: TraceCtx) -> list[
                 children[parent].add(unit)
     by_unit = {members[0]: region for members, region in zip(graph.members, regions, strict=True)}
     result: list[BoundSymbol] = []
+    written_out: dict[str, TensorProxy] = {}
     number = 0
     for segment in sorted(in_segment):
         ready = [unit for unit in in_segment[segment] if not waiting[unit]]
@@ -585,7 +621,7 @@ def _schedule(graph: Graph, regions: Sequence[Growth], trace: TraceCtx) -> list[
             unit = heapq.heappop(ready)
             left -= 1
             if unit in by_unit:
-                result += _fused(graph, by_unit[unit], number, trace)
+                result += _fused(graph, by_unit[unit], number, trace, written_out)
                 number += 1
             else:
                 result.append(graph.bsyms[unit])
@@ -598,10 +634,122 @@ def _schedule(graph: Graph, regions: Sequence[Growth], trace: TraceCtx) -> list[
     return result
 
 
-def _fused(graph: Graph, region: Growth, number: int, trace: TraceCtx) -> list[BoundSymbol]:
+def _fused(
+    graph: Graph, region: Growth, number: int, trace: TraceCtx, written_out: dict[str, TensorProxy]
+) -> list[BoundSymbol]:
+    """The fused symbol of a region, after the symbols that write short broadcasts out for it."""
     bsyms = [graph.bsyms[i] for i in region.indices]
-    made = {p.name for bsym in bsyms for p in bsym.flat_proxy_outs}
-    inputs = list({p.name: p for bsym in bsyms for p in bsym.flat_proxy_args if p.name not in made}.values())
     before: list[BoundSymbol] = []
-    parts = _Parts(inputs, region.outputs(), bsyms)
+    swap: dict[Any, TensorProxy] = {}
+    for proxy in region.short_broadcasts():
+        if proxy.name not in written_out:
+            trace.push_scope([])
+            with tracectx(trace):
+                spread = ltorch.expand(proxy, (*proxy.shape[:-1], region.width))
+                written_out[proxy.name] = ltorch.contiguous(spread)
+            made = trace.pop_scope()
+            for bsym in made:
+                bsym.tags |= graph.bsyms[region.seed].tags
+            before += made
+        swap[variableify(proxy)] = written_out[proxy.name]
+    if swap:
+        bsyms = [bsym.from_bsym_swap_proxies(swap, skip_output=True) for bsym in bsyms]
+    made_inside = {p.name for bsym in bsyms for p in bsym.flat_proxy_outs}
+    inputs = {p.name: p for bsym in bsyms for p in bsym.flat_proxy_args if p.name not in made_inside}
+    parts = _Parts(list(inputs.values()), region.outputs(), bsyms)
     return [*before, graph.executor.fuse(parts, number)]
+
+
+# ---- what the report tells of a region ---------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class RegionInfo:
+    """One fused region of a trace, in plain data.
+
+    ``inputs`` and ``outputs`` are (name, dtype, shape); bytes count every tensor once, unfused bytes once for every
+    symbol that reads or writes it. ``ends`` says, for each symbol next to the region, why it is not inside.
+    """
+
+    name: str
+    rows: int
+    width: int
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    symbols: tuple[str, ...]
+    bytes_read: int
+    bytes_written: int
+    bytes_unfused: int
+    ends: tuple[str, ...]
+    on_device: bool
+    source: str
+
+
+def regions(trace: TraceCtx) -> list[RegionInfo]:
+    """The fused regions of a trace that the executor has made, in order."""
+    return [_info(trace, bsym) for bsym in trace.bound_symbols if is_region(bsym)]
+
+
+def _info(trace: TraceCtx, bsym: BoundSymbol) -> RegionInfo:
+    call: FusedRegion = bsym._call_ctx[bsym.sym.name]
+    region = call.lowered.region
+
+    def described(proxies: Iterable[TensorProxy]) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+        return tuple((p.name, str(torch_dtype(p)).removeprefix("torch."), tuple(p.shape)) for p in proxies)
+
+    working = [b for b in bsym.subsymbols if not _is_view(steps(b, f"{bsym.sym.executor.name}_"))]
+    unfused = sum(
+        prod(p.shape) * torch_dtype(p).itemsize
+        for b in working
+        for p in (*b.flat_proxy_args, *b.flat_proxy_outs)
+        if isinstance(p, TensorProxy)
+    )
+    target = target_of(to_torch_device(bsym.output[0].device)) if call.on_device else DEFAULT_TARGET
+    return RegionInfo(
+        name=call.name,
+        rows=region.rows,
+        width=region.width,
+        inputs=described(bsym.args),
+        outputs=described(bsym.output),
+        symbols=tuple(b.sym.name for b in bsym.subsymbols),
+        bytes_read=region.bytes_read,
+        bytes_written=region.bytes_written,
+        bytes_unfused=unfused,
+        ends=_ends(trace, bsym),
+        on_device=call.on_device,
+        source=call.kernel.source(target),
+    )
+
+
+def _ends(trace: TraceCtx, region: BoundSymbol) -> tuple[str, ...]:
+    """Why the symbols next to a region are not inside: what growing, tried once more, says of each."""
+    open_trace = from_trace(trace)
+    first = 0
+    for bsym in trace.bound_symbols:
+        if bsym is region:
+            first = len(open_trace.bound_symbols)
+            open_trace.bound_symbols += region.subsymbols
+        elif bsym.sym.id not in (prims.PrimIDs.DEL, prims.PrimIDs.UNPACK_TRIVIAL, prims.PrimIDs.RETURN):
+            open_trace.bound_symbols.append(bsym)
+    graph = Graph(open_trace, region.sym.executor)
+    inside = range(first, first + len(region.subsymbols))
+    growth = Growth(graph, next(i for i in inside if graph.is_seed(i)))
+    growth.members = {i for i in inside if not graph.is_free(i)}
+    growth.free = set(inside) - growth.members
+    reasons: dict[str, None] = {}
+    for i in growth.neighbours():
+        try:
+            growth.check(i)
+        except Refusal as refusal:
+            reasons[str(refusal)] = None
+            continue
+        larger = _with(growth, i).try_lower()
+        if isinstance(larger, Refusal):
+            reasons[f"{graph.bsyms[i].sym.name}: {larger}"] = None
+    return tuple(reasons)
+
+
+def _with(growth: Growth, i: int) -> Growth:
+    """A copy of a region that has taken symbol `i` in."""
+    larger = Growth(growth.graph, growth.seed)
+    larger.members, larger.free = set(growth.members), set(growth.free)
+    larger.add(i)
+    return larger

@@ -15,7 +15,7 @@ from . import codegen
 from .codegen import Launch
 from .launch import KernelCompileError, _device, _failures, target_of
 from .plan import Target, ascend_target
-from .region import Region
+from .region import COLUMN, Region, Tensor
 
 DEFAULT_TARGET = ascend_target("Ascend910B2", 48)
 """What a region has to fit where there is no device to ask: on the reference path of CPU tensors."""
@@ -42,7 +42,7 @@ class RegionKernel:
         return self._launches[key]
 
     def source(self, target: Target = DEFAULT_TARGET) -> str:
-        """The text of the kernel for contiguous inputs.
+        """The text of the kernel for inputs that lie in memory as the rows do.
 
         Raises:
             ValueError: no row of the region fits the target.
@@ -50,7 +50,7 @@ class RegionKernel:
         return self._contiguous_launch(target).text
 
     def _contiguous_launch(self, target: Target) -> Launch:
-        launch = self.launch_for([tuple(codegen.contiguous(t.shape)) for t in self.region.inputs], target)
+        launch = self.launch_for([_row_strides(t) for t in self.region.inputs], target)
         if launch is None:
             raise ValueError(
                 f"{self.name}: rows of {self.region.width} elements with {self.region.live} live tiles have no plan "
@@ -72,7 +72,7 @@ class RegionKernel:
         tensors = [t if t.device == device else t.to(device) for t in inputs]
         launch = self.launch_for([t.stride() for t in tensors], target)
         if launch is None:
-            tensors = [t.contiguous() for t in tensors]
+            tensors = [_in_rows(t, tensor) for t, tensor in zip(tensors, self.region.inputs, strict=True)]
             launch = self.launch_for([t.stride() for t in tensors], target) or self._contiguous_launch(target)
         outputs = [torch.empty(t.shape, dtype=t.dtype, device=device) for _, t in self.region.outputs]
         arguments = [_storable(t) for t in (*tensors, *outputs)]
@@ -88,6 +88,25 @@ class RegionKernel:
                 f"{self.region.width} elements failed to compile for {target.name}, with {plan}: {error}"
             ) from error
         return tuple(outputs)
+
+
+def _row_order(tensor: Tensor) -> list[int]:
+    """The dimensions as the rows have them: most significant digit first, the column last."""
+    places = tensor.places
+    return sorted(range(len(places)), key=lambda d: -places[d][0] if isinstance(places[d], tuple) else places[d] == COLUMN)
+
+
+def _row_strides(tensor: Tensor) -> tuple[int, ...]:
+    """Strides of a tensor that lies in memory as the rows do."""
+    order = _row_order(tensor)
+    strides = codegen.contiguous([tensor.shape[d] for d in order])
+    return tuple(strides[order.index(d)] for d in range(len(order)))
+
+
+def _in_rows(t: torch.Tensor, tensor: Tensor) -> torch.Tensor:
+    """A copy (where one is needed) that lies in memory as the rows do, with the same dimensions."""
+    order = _row_order(tensor)
+    return t.permute(order).contiguous().permute([order.index(d) for d in range(len(order))])
 
 
 def _storable(tensor: torch.Tensor) -> torch.Tensor:
