@@ -480,6 +480,8 @@ def test_three_dimensional_grid() -> None:
     run(coordinates, y, grid=(3, 4, 5))
     plane, row, x = torch.meshgrid(torch.arange(5), torch.arange(4), torch.arange(3), indexing="ij")
     assert torch.equal(y.long(), x + 10 * row + 100 * plane + 5000)
+    with pytest.raises(triton_cpu.OutOfBoundsStoreError, match="argument y, which has 8 bytes; 58 such stores"):
+        run(coordinates, torch.zeros(2, dtype=torch.int32), grid=(3, 4, 5))
 
 
 @triton.jit

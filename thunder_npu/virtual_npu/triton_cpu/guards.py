@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["guard_accesses", "guard_divisions"]
+__all__ = ["DECLARATIONS", "guard_accesses", "guard_divisions"]
 
 _DEFINITION = re.compile(r"^\s*(%\w+) = (.*)$", re.M)
 _GEP = re.compile(r"llvm\.getelementptr (?:inbounds )?(%\w+)\[")
@@ -29,29 +29,21 @@ _ACCESS = re.compile(
 )
 _DIVISION = re.compile(r"^\s*(%\w+) = llvm\.([su])(div|rem) (%\w+), (%\w+) *: (i\d+)$", re.M)
 _CONSTANT = re.compile(r"llvm\.mlir\.constant\((-?\d+) : \w+\)")
-_DECLARATIONS = """
+DECLARATIONS = """
 llvm.func @thunder_npu_load(!llvm.ptr, i32, i64) -> !llvm.ptr
 llvm.func @thunder_npu_store(!llvm.ptr, i32, i64) -> !llvm.ptr
 llvm.func @thunder_npu_copy(!llvm.ptr, i32, !llvm.ptr, i32, i64)
 """
 _SCRATCH = -1
-_HELPER = "@dealloc_helper("
 
 
-def guard_accesses(module: str, arguments: Mapping[str, int]) -> str:
-    """The functions of an LLVM-dialect module, the kernel's with guarded accesses.
+def guard_accesses(function: str, arguments: Mapping[str, int]) -> str:
+    """A kernel, as a function of the LLVM dialect, with guarded accesses.
 
     Args:
-        module: the functions' text. SSA names are unique in a function; beside the kernel there may be MLIR's
-            `dealloc_helper`, which only sees scratch memory.
-        arguments: for every pointer parameter of the kernel ("%arg10"), the number of the argument.
+        function: its text.
+        arguments: for every pointer parameter ("%arg10"), the number of the argument.
     """
-    functions = re.split(r"^(?=\s*llvm\.func )", module, flags=re.M)
-    guarded = (text if _HELPER in text.partition("\n")[0] else _guard(text, arguments) for text in functions)
-    return "".join(guarded) + _DECLARATIONS
-
-
-def _guard(function: str, arguments: Mapping[str, int]) -> str:
     definitions = dict(_DEFINITION.findall(function))
     counter = 0
 
@@ -96,12 +88,12 @@ def _guard(function: str, arguments: Mapping[str, int]) -> str:
     return _ACCESS.sub(access, function)
 
 
-def guard_divisions(module: str) -> str:
-    """Divisions that cannot trap: by zero they give -1, and the least integer by -1 wraps.
+def guard_divisions(function: str) -> str:
+    """A function whose divisions cannot trap: by zero they give -1, and the least integer by -1 wraps.
 
     Divisions by a constant other than 0 and -1 stay as they are.
     """
-    definitions = dict(_DEFINITION.findall(module))
+    definitions = dict(_DEFINITION.findall(function))
     counter = 0
 
     def division(match: re.Match[str]) -> str:
@@ -131,7 +123,7 @@ def guard_divisions(module: str) -> str:
             ]
         return "\n".join([*lines, f"{result} = llvm.select %none{n}, %minus{n}, %some{n} : i1, {kind}"])
 
-    return _DIVISION.sub(division, module)
+    return _DIVISION.sub(division, function)
 
 
 def _field(definitions: Mapping[str, str], structure: str, position: str) -> str:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from .externals import define, undefined
-from .guards import guard_accesses, guard_divisions
+from .guards import DECLARATIONS, guard_accesses, guard_divisions
 from .toolchain import host_cpu, link, program
 from .vectorization import exponentials, reductions
 
@@ -218,22 +218,24 @@ def _body_with_entry(module: str, entry: str) -> str:
         "llvm.return",
         "}",
     ]
-    functions = _keep_outer_loops(module[module.index("{") + 1 : module.rindex("}")])
-    return "\n".join([guard_accesses(guard_divisions(functions), pointers), *lines, ""])
+    # SSA names are unique in a function only. Beside the kernel there may be MLIR's helper for deallocation.
+    functions = re.split(r"^(?= *llvm\.func )", module[module.index("{") + 1 : module.rindex("}")], flags=re.M)
+    for i, function in enumerate(functions):
+        if f"@{kernel}(" in function.partition("\n")[0]:
+            functions[i] = guard_accesses(guard_divisions(_keep_outer_loops(function)), pointers)
+    return "\n".join([*functions, DECLARATIONS, *lines, ""])
 
 
-def _keep_outer_loops(functions: str) -> str:
+def _keep_outer_loops(function: str) -> str:
     """Forbid unrolling of loops around loops: a tile's rows, unrolled, cost three times the compile time for no gain.
 
     Blocks are numbered in the order of the text, so that a branch to a block not below it closes a loop.
     """
-    lines = functions.split("\n")
+    lines = function.split("\n")
     loops: list[tuple[int, int, int]] = []  # (line of the closing branch, first block, last block)
     block = 0
     for i, line in enumerate(lines):
-        if line.lstrip().startswith("llvm.func"):
-            block = 0
-        elif label := re.match(r"\s*\^bb(\d+)", line):
+        if label := re.match(r"\s*\^bb(\d+)", line):
             block = int(label.group(1))
         elif (branch := re.match(r"\s*llvm\.br \^bb(\d+)", line)) and int(branch.group(1)) <= block:
             loops.append((i, int(branch.group(1)), block))
