@@ -165,7 +165,7 @@ add(
 )
 
 
-# ---- two inputs: each with equal shapes, a broadcast row, a broadcast column, and a 0-d tensor ------------------------
+# ---- two inputs: each with equal shapes, a broadcast row, a broadcast column, and a 0-d tensor -----------------------
 def _binary(function: Callable[[Any, Any], Any], low: float = 0.5) -> Expression:
     return lambda t: tuple(
         function(t(t.n, 6), t(*shape, low=low)) for shape in ((t.n, 6), (6,), (t.n, 1), (1, 6), (2, t.n, 6), ())
