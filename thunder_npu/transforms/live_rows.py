@@ -272,7 +272,7 @@ def why_rows_live(scores: TensorProxy, dim: int, producers: Producers) -> str | 
     """In words, why no row of ``scores`` along ``dim`` can be dead; None if that cannot be proved."""
     proof = Proof(producers)
     reason = _why(proof, scores, dim % max(scores.ndim, 1) == scores.ndim - 1)
-    return reason if reason is not None and proof.holds() else None
+    return f"{reason} (the scores themselves are taken to be above -inf)" if reason and proof.holds() else None
 
 
 def _why(proof: Proof, scores: TensorProxy, last_axis: bool) -> str | None:

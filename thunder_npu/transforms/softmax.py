@@ -91,7 +91,7 @@ def safe_softmax(input: TensorProxy, dim: int, dtype: Any = None) -> TensorProxy
     )
     dim = utils.canonicalize_dim(input.ndim, dim)
     scores = maybe_convert_to_dtype(input, result_dtype)
-    if any(isinstance(n, int) and n == 0 for n in input.shape):
+    if any(type(n) is int and n == 0 for n in input.shape):
         return ltorch.zeros_like(scores)
     dead = ltorch.all_tensor(input == -math.inf, dim, keepdim=True)
     return ltorch.where(dead, 0.0, ltorch._softmax(scores, dim))
@@ -181,9 +181,9 @@ class _Guard(Proof):
         Its shape is not judged here: the axis may be kept with size 1, absent, or put back elsewhere.
         """
         made = self.made(condition)
-        if made is None or not isinstance(made.args[0], TensorProxy):
+        a = next(iter(made.args), None) if made is not None else None
+        if made is None or not isinstance(a, TensorProxy):
             return None
-        a = made.args[0]
         match made.sym.id:
             case ltorch.all_tensor.id | ltorch.any_tensor.id:
                 inner = self.elements(a)
