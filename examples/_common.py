@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 if "npu" not in vars(torch):
@@ -79,6 +80,11 @@ class Comparison:
     def __str__(self) -> str:
         figures = ", ".join(f"{kind} {difference:.1e}" for kind, difference in self.differences.items())
         return f"largest difference to eager, relative to the largest element: {figures}"
+
+
+def next_token_loss(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of each position's logits (batch, sequence, vocabulary) against the next of the ids."""
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
 def largest(x: torch.Tensor) -> float:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import thunder
 import torch
-import torch.nn.functional as F
-from _common import Workload, main
+from _common import Workload, main, next_token_loss
 from litgpt import GPT, Config
 from torch import nn
 
@@ -27,7 +26,7 @@ class CausalLM(nn.Module):
 
     def forward(self, idx):
         logits = self.gpt(idx)
-        return logits, F.cross_entropy(logits[:, :-1].flatten(0, 1), idx[:, 1:].flatten())
+        return logits, next_token_loss(logits, idx)
 
 
 def compile(model: nn.Module):

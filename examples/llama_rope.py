@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import thunder
 import torch
-import torch.nn.functional as F
-from _common import Workload, main
+from _common import Workload, main, next_token_loss
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -24,8 +23,7 @@ class CausalLM(nn.Module):
 
     def forward(self, input_ids, attention_mask, position_ids):
         out = self.llama(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False)
-        loss = F.cross_entropy(out.logits[:, :-1].flatten(0, 1), input_ids[:, 1:].flatten())
-        return out.logits, loss
+        return out.logits, next_token_loss(out.logits, input_ids)
 
 
 def compile(model: nn.Module):

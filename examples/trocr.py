@@ -6,8 +6,7 @@ Causal self-attention, cross-attention to image patches, and a cross-entropy ove
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-from _common import Workload, main
+from _common import Workload, main, next_token_loss
 from thunder.dynamo import thunderfx
 from torch import nn
 from transformers import TrOCRConfig, TrOCRForCausalLM
@@ -24,8 +23,7 @@ class Decoder(nn.Module):
 
     def forward(self, input_ids, encoder_hidden_states):
         out = self.trocr(input_ids=input_ids, encoder_hidden_states=encoder_hidden_states, use_cache=False)
-        loss = F.cross_entropy(out.logits[:, :-1].flatten(0, 1), input_ids[:, 1:].flatten())
-        return out.logits, loss
+        return out.logits, next_token_loss(out.logits, input_ids)
 
 
 def compile(model: nn.Module):
