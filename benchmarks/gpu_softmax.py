@@ -207,11 +207,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("."))
     parser.add_argument("--elements", type=int, default=2**27)
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile before anything is measured")
+    parser.add_argument("--ops", nargs="+", default=OPS, choices=OPS)
+    parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs an NVIDIA GPU")
     start = time.monotonic()
-    cases = [(op, name, width, options.elements) for op in OPS for name in DTYPES for width in WIDTHS]
+    cases = [(op, name, width, options.elements) for op in options.ops for name in DTYPES for width in options.widths]
     if options.jobs > 1:
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
             pool.map(warm, [(op, name, width, width * 64) for op, name, width, _ in cases], chunksize=1)

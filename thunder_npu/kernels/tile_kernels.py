@@ -104,7 +104,7 @@ def tile_base(tile, rows, o1, o2, s0, s1, s2, row_stride, ROWS: tl.constexpr, OU
         i0 = outer // (o2 * o1)
         return i0.to(tl.int64) * s0 + i1.to(tl.int64) * s1 + i2.to(tl.int64) * s2 + first * row_stride
     else:
-        return tl.minimum(tile * ROWS, rows - ROWS).to(tl.int64) * row_stride
+        return tl.minimum(tile.to(tl.int64) * ROWS, rows - ROWS) * row_stride
 
 
 @triton.jit
