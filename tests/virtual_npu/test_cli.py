@@ -206,6 +206,23 @@ def test_enable_twice_with_other_settings() -> None:
     assert "enabled already, with other values of VIRTUAL_NPU_DEVICES" in result.stderr
 
 
+def test_pytest_plugin(tmp_path: Path) -> None:
+    """The fixtures work in a session that imported torch first, and clean up after a test."""
+    (tmp_path / "test_user.py").write_text(
+        "import torch\n"
+        "def test_calls(npu_calls):\n"
+        "    torch.exp(torch.ones(2, device='npu'))\n"
+        "    assert npu_calls.names[-1] == 'aclnnExp'\n"
+        "def test_fault(virtual_npu):\n"
+        "    assert virtual_npu.counters() == {}\n"
+        "    virtual_npu.inject_fault('aclnnExp')\n"
+        "def test_no_fault_is_left(virtual_npu):\n"
+        "    torch.exp(torch.ones(2, device='npu'))\n"
+    )
+    result = run("-m", "pytest", "-q", "-p", "thunder_npu.virtual_npu.pytest_plugin", str(tmp_path))
+    assert "3 passed" in result.stdout, result.stdout + result.stderr
+
+
 @pytest.mark.slow
 def test_two_first_uses_at_once(tmp_path: Path) -> None:
     """Both build into an empty cache; one compiles, the other waits for it, and both run."""

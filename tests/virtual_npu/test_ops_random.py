@@ -41,6 +41,20 @@ def test_dropout_mask_is_bits_lowest_first() -> None:
     assert torch.equal(kept.cpu() != 0, bits.bool())
 
 
+def test_attention_drops_probabilities_and_their_gradient_alike() -> None:
+    """With the identity for values, the output is the probabilities after dropout."""
+    q, k = torch.randn(2, 4, 16, 16, device="npu"), torch.randn(2, 4, 16, 16, device="npu")
+    v = torch.eye(16, device="npu").expand(2, 4, 16, 16).contiguous().requires_grad_()
+    dropped = torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+    probabilities = torch.nn.functional.scaled_dot_product_attention(q, k, v.detach())
+    ratio = (dropped.detach() / probabilities).cpu()
+    kept = ratio > 0.5
+    torch.testing.assert_close(ratio, kept * torch.tensor(4 / 3))
+    assert abs(kept.double().mean() - 0.75) < 0.05
+    (gradient,) = torch.autograd.grad(dropped.sum(), v)  # d/dv[j, c] = the sum over i of p[i, j]
+    torch.testing.assert_close(gradient[..., 0].cpu(), dropped.detach().sum(-2).cpu())
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_dropout_at_the_ends(p: float) -> None:
     x = torch.ones(64, device="npu", requires_grad=True)

@@ -76,8 +76,8 @@ def _compiler() -> str:
         if path := shutil.which(name):
             return path
     raise RuntimeError(
-        f"the virtual NPU is built with a C++17 compiler, and {wanted or 'none of g++, c++, clang++'} was not found: "
-        "install g++ (for example apt-get install g++), or name one in the environment variable CXX"
+        f"the virtual NPU is built with a C++17 compiler, and there is no {wanted or 'g++, c++ or clang++'}: "
+        "install g++ (for example apt-get install g++), or name a compiler in the environment variable CXX"
     )
 
 

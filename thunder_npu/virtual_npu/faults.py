@@ -6,7 +6,7 @@ from thunder_npu.virtual_npu import library
 
 
 def inject_fault(what: str, times: int | None = None, *, device: int = 0) -> None:
-    """From now on, `what` fails as it would on hardware; nothing hangs, and the message says "fault injected".
+    """From now on, `what` fails as it would on hardware; nothing hangs.
 
     Args:
         what: "aclnnSoftmax" or another emulated operator: its launch fails with error 507015, torch_npu raises

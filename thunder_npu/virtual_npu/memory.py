@@ -13,7 +13,7 @@ from thunder_npu.virtual_npu import library
 @dataclass(frozen=True)
 class Memory:
     """Bytes of one device: in use now, most ever in use (or since `reset_peak()`), the limit, and how many allocations
-    there were. `acl_objects` counts the live descriptors (tensors, scalars, streams, events …) of the whole process."""
+    there were. `acl_objects` counts the live descriptors of operators' arguments (tensors, scalars, …)."""
 
     in_use: int
     peak: int

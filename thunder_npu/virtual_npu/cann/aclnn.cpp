@@ -20,15 +20,24 @@ struct DataType {
   const char* name;  // PyTorch's
 };
 static const DataType kDataTypes[] = {
-    {ACL_FLOAT, at::kFloat, "float32"},           {ACL_FLOAT16, at::kHalf, "float16"},
-    {ACL_BF16, at::kBFloat16, "bfloat16"},        {ACL_DOUBLE, at::kDouble, "float64"},
-    {ACL_INT8, at::kChar, "int8"},                {ACL_INT16, at::kShort, "int16"},
-    {ACL_INT32, at::kInt, "int32"},               {ACL_INT64, at::kLong, "int64"},
-    {ACL_UINT8, at::kByte, "uint8"},              {ACL_UINT16, at::kUInt16, "uint16"},
-    {ACL_UINT32, at::kUInt32, "uint32"},          {ACL_UINT64, at::kUInt64, "uint64"},
-    {ACL_BOOL, at::kBool, "bool"},                {ACL_COMPLEX64, at::kComplexFloat, "complex64"},
-    {ACL_COMPLEX128, at::kComplexDouble, "complex128"}, {ACL_COMPLEX32, at::kComplexHalf, "complex32"},
-    {ACL_FLOAT8_E5M2, at::kFloat8_e5m2, "float8_e5m2"}, {ACL_FLOAT8_E4M3FN, at::kFloat8_e4m3fn, "float8_e4m3fn"},
+    {ACL_FLOAT, at::kFloat, "float32"},
+    {ACL_FLOAT16, at::kHalf, "float16"},
+    {ACL_BF16, at::kBFloat16, "bfloat16"},
+    {ACL_DOUBLE, at::kDouble, "float64"},
+    {ACL_INT8, at::kChar, "int8"},
+    {ACL_INT16, at::kShort, "int16"},
+    {ACL_INT32, at::kInt, "int32"},
+    {ACL_INT64, at::kLong, "int64"},
+    {ACL_UINT8, at::kByte, "uint8"},
+    {ACL_UINT16, at::kUInt16, "uint16"},
+    {ACL_UINT32, at::kUInt32, "uint32"},
+    {ACL_UINT64, at::kUInt64, "uint64"},
+    {ACL_BOOL, at::kBool, "bool"},
+    {ACL_COMPLEX64, at::kComplexFloat, "complex64"},
+    {ACL_COMPLEX128, at::kComplexDouble, "complex128"},
+    {ACL_COMPLEX32, at::kComplexHalf, "complex32"},
+    {ACL_FLOAT8_E5M2, at::kFloat8_e5m2, "float8_e5m2"},
+    {ACL_FLOAT8_E4M3FN, at::kFloat8_e4m3fn, "float8_e4m3fn"},
 };
 
 ScalarType scalar_type(aclDataType type) {
@@ -65,7 +74,8 @@ Tensor view(const aclTensor* tensor) {
   TORCH_CHECK(on_device(static_cast<char*>(tensor->data) + first * item, (last - first + 1) * item), "a ",
               dtype_name(options.dtype().toScalarType()), " tensor of shape ", IntArrayRef(tensor->dims), ", strides ",
               IntArrayRef(tensor->strides), " at ", tensor->data, " is not within one device allocation");
-  return at::from_blob(static_cast<char*>(tensor->data) + tensor->offset * item, tensor->dims, tensor->strides, options);
+  return at::from_blob(static_cast<char*>(tensor->data) + tensor->offset * item, tensor->dims, tensor->strides,
+                       options);
 }
 
 void DynamicOut::set(const Tensor& result) const {
@@ -90,11 +100,7 @@ Tensor dropout_bits(const Tensor& mask, int64_t numel) {
   return bits.reshape({-1}).narrow(0, 0, numel).to(at::kBool);
 }
 
-int ready(const Operator&) { return device_lost(); }
-
-int plan_failed(const Operator& op, const char* what) {
-  return fail(kAclnnInvalidParam, "%s: %s", op.name, what);
-}
+int plan_failed(const Operator& op, const char* what) { return fail(kAclnnInvalidParam, "%s: %s", op.name, what); }
 
 void adopt(aclOpExecutor* executor) { born(executor, kExecutor); }
 
@@ -108,10 +114,11 @@ int launch(aclOpExecutor* executor) {
   std::string arguments = watched ? executor->arguments() : std::string();
   const int64_t start = watched ? now_ns() : 0;
   try {
-    // The caller is a kernel of the npu backend: whatever autograd, autocast, functorch or Python modes it runs under have
-    // had their turn. Only the CPU backend is left to dispatch to; BackendSelect is for factory functions.
-    c10::impl::ForceDispatchKeyGuard cpu_only(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-                                              c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    // The caller is a kernel of the npu backend: whatever autograd, autocast, functorch or Python modes it runs under
+    // have had their turn. Only the CPU backend is left to dispatch to; BackendSelect is for factory functions.
+    c10::impl::ForceDispatchKeyGuard cpu_only(
+        c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+        c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     executor->run();
   } catch (const c10::Error& error) {
     return fail(kAclnnInnerError, "%s: %s", op.name, error.what_without_backtrace());
@@ -143,7 +150,8 @@ std::string json(const char* value) { return value ? "\"" + std::string(value) +
 
 std::string json(const Tensor& value) {
   if (!value.defined()) return "null";
-  return std::string("{\"dtype\":\"") + dtype_name(value.scalar_type()) + "\",\"shape\":" + json(value.sizes().vec()) + "}";
+  return std::string("{\"dtype\":\"") + dtype_name(value.scalar_type()) + "\",\"shape\":" + json(value.sizes().vec()) +
+         "}";
 }
 
 }  // namespace vnpu
@@ -167,27 +175,39 @@ static int destroyed(const T* object, const char* kind) {
 VNPU_API aclTensor* aclCreateTensor(const int64_t* dims, uint64_t rank, aclDataType dtype, const int64_t* strides,
                                     int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) {
   auto* tensor = new aclTensor{{dims, dims + rank}, Ints(rank, 1), offset, dtype, data};
-  if (strides) tensor->strides.assign(strides, strides + rank);
-  else for (size_t axis = rank; axis-- > 1;) tensor->strides[axis - 1] = tensor->strides[axis] * dims[axis];
+  if (strides)
+    tensor->strides.assign(strides, strides + rank);
+  else
+    for (size_t axis = rank; axis-- > 1;) tensor->strides[axis - 1] = tensor->strides[axis] * dims[axis];
   return made(tensor, kTensor);
 }
 
 VNPU_API aclScalar* aclCreateScalar(void* value, aclDataType dtype) {
   switch (dtype) {
-    case ACL_DOUBLE: return made(new aclScalar{*static_cast<double*>(value)}, kScalar);
-    case ACL_FLOAT: return made(new aclScalar{*static_cast<float*>(value)}, kScalar);
-    case ACL_INT64: return made(new aclScalar{*static_cast<int64_t*>(value)}, kScalar);
-    case ACL_INT32: return made(new aclScalar{*static_cast<int32_t*>(value)}, kScalar);
-    case ACL_BOOL: return made(new aclScalar{*static_cast<bool*>(value)}, kScalar);
-    case ACL_COMPLEX128: return made(new aclScalar{*static_cast<c10::complex<double>*>(value)}, kScalar);
-    case ACL_FLOAT16: return made(new aclScalar{static_cast<float>(*static_cast<at::Half*>(value))}, kScalar);
-    case ACL_BF16: return made(new aclScalar{static_cast<float>(*static_cast<at::BFloat16*>(value))}, kScalar);
-    default: fail(kAclnnInvalidParam, "a scalar of data type %d is not emulated", static_cast<int>(dtype)); return nullptr;
+    case ACL_DOUBLE:
+      return made(new aclScalar{*static_cast<double*>(value)}, kScalar);
+    case ACL_FLOAT:
+      return made(new aclScalar{*static_cast<float*>(value)}, kScalar);
+    case ACL_INT64:
+      return made(new aclScalar{*static_cast<int64_t*>(value)}, kScalar);
+    case ACL_INT32:
+      return made(new aclScalar{*static_cast<int32_t*>(value)}, kScalar);
+    case ACL_BOOL:
+      return made(new aclScalar{*static_cast<bool*>(value)}, kScalar);
+    case ACL_COMPLEX128:
+      return made(new aclScalar{*static_cast<c10::complex<double>*>(value)}, kScalar);
+    case ACL_FLOAT16:
+      return made(new aclScalar{static_cast<float>(*static_cast<at::Half*>(value))}, kScalar);
+    case ACL_BF16:
+      return made(new aclScalar{static_cast<float>(*static_cast<at::BFloat16*>(value))}, kScalar);
+    default:
+      fail(kAclnnInvalidParam, "a scalar of data type %d is not emulated", static_cast<int>(dtype));
+      return nullptr;
   }
 }
 
-#define ARRAY(KIND, ELEMENT)                                                    \
-  VNPU_API acl##KIND* aclCreate##KIND(ELEMENT const* values, uint64_t size) {   \
+#define ARRAY(KIND, ELEMENT)                                                                 \
+  VNPU_API acl##KIND* aclCreate##KIND(ELEMENT const* values, uint64_t size) {                \
     return made(new acl##KIND{decltype(acl##KIND::values)(values, values + size)}, k##KIND); \
   }
 ARRAY(IntArray, int64_t)
@@ -218,7 +238,8 @@ VNPU_API int aclDestroyScalarList(const aclScalarList* list) {
 
 // torch_npu frees the array with delete[].
 VNPU_API int aclGetViewShape(const aclTensor* tensor, int64_t** dims, uint64_t* rank) {
-  if (!alive(tensor, kTensor)) return fail(kAclnnInvalidParam, "aclGetViewShape of %p, which is no live aclTensor", tensor);
+  if (!alive(tensor, kTensor))
+    return fail(kAclnnInvalidParam, "aclGetViewShape of %p, which is no live aclTensor", tensor);
   *rank = tensor->dims.size();
   *dims = new int64_t[tensor->dims.size() + 1];
   std::copy(tensor->dims.begin(), tensor->dims.end(), *dims);

@@ -2,8 +2,8 @@
 //
 //   ACLNN(aclnnSoftmax, (const Tensor& self, int64_t dim, Tensor& out)) { at::softmax_out(out, self, dim); }
 //
-// The parameter list is the operator's C signature, with ATen's types in place of acl's; the body is ATen's CPU kernel on
-// views of the device memory. The macro exports aclnnSoftmaxGetWorkspaceSize, which turns the acl objects into those
+// The parameter list is the operator's C signature, with ATen's types in place of acl's; the body is ATen's CPU kernel
+// on views of the device memory. The macro exports aclnnSoftmaxGetWorkspaceSize, which turns the acl objects into those
 // types, and aclnnSoftmax, which runs the body, counts and records it, and turns an exception into an error code.
 #pragma once
 
@@ -81,7 +81,6 @@ ScalarType scalar_type(aclDataType type);
 const char* dtype_name(ScalarType type);
 int launch(aclOpExecutor* executor);
 int plan_failed(const Operator& op, const char* what);
-int ready(const Operator& op);  // 0, or the error that the device's state gives
 void adopt(aclOpExecutor* executor);
 
 // ---- helpers of the operators' bodies ----
@@ -173,9 +172,7 @@ struct Argument<Scalar> {
 template <>
 struct Argument<MaybeScalar> {
   using Abi = const aclScalar*;
-  static MaybeScalar read(Abi scalar) {
-    return given(scalar, kScalar) ? MaybeScalar(scalar->value) : std::nullopt;
-  }
+  static MaybeScalar read(Abi scalar) { return given(scalar, kScalar) ? MaybeScalar(scalar->value) : std::nullopt; }
 };
 template <>
 struct Argument<Ints> {
@@ -243,7 +240,7 @@ struct Executor final : aclOpExecutor {
 template <class... A>
 int plan(Operator& op, void (*body)(A...), uint64_t* workspace, aclOpExecutor** executor,
          typename Argument<std::decay_t<A>>::Abi... values) {
-  if (int code = ready(op)) return code;
+  if (int code = device_lost()) return code;
   try {
     *workspace = 0;
     *executor = new Executor<A...>(op, body, values...);
@@ -268,16 +265,16 @@ struct Entry<body, op> {
 
 // The exported aclnnXxxGetWorkspaceSize has a signature that only the template knows, so it is an ifunc: the dynamic
 // linker asks the resolver for the address when torch_npu looks the symbol up.
-#define ACLNN(NAME, PARAMETERS)                                                                          \
-  static void NAME##_body PARAMETERS;                                                                    \
-  static vnpu::Operator NAME##_operator(#NAME);                                                          \
-  extern "C" {                                                                                           \
-  static void* NAME##_resolver() {                                                                       \
-    return reinterpret_cast<void*>(&vnpu::Entry<&NAME##_body, NAME##_operator>::get_workspace_size);     \
-  }                                                                                                      \
-  __attribute__((visibility("default"), ifunc(#NAME "_resolver"))) int NAME##GetWorkspaceSize();         \
+#define ACLNN(NAME, PARAMETERS)                                                                            \
+  static void NAME##_body PARAMETERS;                                                                      \
+  static vnpu::Operator NAME##_operator(#NAME);                                                            \
+  extern "C" {                                                                                             \
+  static void* NAME##_resolver() {                                                                         \
+    return reinterpret_cast<void*>(&vnpu::Entry<&NAME##_body, NAME##_operator>::get_workspace_size);       \
+  }                                                                                                        \
+  __attribute__((visibility("default"), ifunc(#NAME "_resolver"))) int NAME##GetWorkspaceSize();           \
   __attribute__((visibility("default"))) int NAME(void*, uint64_t, aclOpExecutor* executor, aclrtStream) { \
-    return vnpu::launch(executor);                                                                       \
-  }                                                                                                      \
-  }                                                                                                      \
+    return vnpu::launch(executor);                                                                         \
+  }                                                                                                        \
+  }                                                                                                        \
   static void NAME##_body PARAMETERS

@@ -64,14 +64,15 @@ static int refuse(const char* name) {
   return fail(kNotEmulated, "the graph-mode operator %s is not emulated, only aclnn operators are", name);
 }
 
-VNPU_API aclError aclopCompileAndExecute(const char* name, int, const aclTensorDesc* const*, const aclDataBuffer* const*,
-                                         int, const aclTensorDesc* const*, aclDataBuffer* const*, const aclopAttr*,
-                                         aclopEngineType, aclopCompileType, const char*, aclrtStream) {
+VNPU_API aclError aclopCompileAndExecute(const char* name, int, const aclTensorDesc* const*,
+                                         const aclDataBuffer* const*, int, const aclTensorDesc* const*,
+                                         aclDataBuffer* const*, const aclopAttr*, aclopEngineType, aclopCompileType,
+                                         const char*, aclrtStream) {
   return refuse(name);
 }
 
-VNPU_API aclError aclopCompileAndExecuteV2(const char* name, int, aclTensorDesc**, aclDataBuffer**, int, aclTensorDesc**,
-                                           aclDataBuffer**, aclopAttr*, aclopEngineType, aclopCompileType, const char*,
-                                           aclrtStream) {
+VNPU_API aclError aclopCompileAndExecuteV2(const char* name, int, aclTensorDesc**, aclDataBuffer**, int,
+                                           aclTensorDesc**, aclDataBuffer**, aclopAttr*, aclopEngineType,
+                                           aclopCompileType, const char*, aclrtStream) {
   return refuse(name);
 }

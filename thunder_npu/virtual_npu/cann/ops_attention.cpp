@@ -1,4 +1,5 @@
-// Fused attention and rotary embedding. What the tiled kernels compute block by block is computed whole here, in float32.
+// Fused attention and rotary embedding. What the tiled kernels compute block by block is computed whole here, in
+// float32.
 #include <ATen/ExpandUtils.h>
 
 #include "aclnn.h"
@@ -53,16 +54,21 @@ struct Attention {
         const bool banded = sparse_mode == kDefaultMask && (pre_tokens < kNoLimit || next_tokens < kNoLimit);
         return banded ? at::logical_or(given, beyond(pre_tokens, next_tokens, 0)) : given;
       }
-      case kLeftUpCausal: return beyond(kNoLimit, 0, 0);
-      case kRightDownCausal: return beyond(kNoLimit, 0, keys - queries);
-      case kBand: return beyond(pre_tokens, next_tokens, keys - queries);
-      default: TORCH_CHECK(false, "attention with sparse mode ", sparse_mode, " is not emulated, only 0 to 4");
+      case kLeftUpCausal:
+        return beyond(kNoLimit, 0, 0);
+      case kRightDownCausal:
+        return beyond(kNoLimit, 0, keys - queries);
+      case kBand:
+        return beyond(pre_tokens, next_tokens, keys - queries);
+      default:
+        TORCH_CHECK(false, "attention with sparse mode ", sparse_mode, " is not emulated, only 0 to 4");
     }
   }
 
   Tensor scores(const Tensor& q, const Tensor& k) const {
     Tensor s = at::matmul(q, k.transpose(-2, -1));
-    TORCH_CHECK(!pse || pse_type <= 1, "attention with an inner position bias (pse_type ", pse_type, ") is not emulated");
+    TORCH_CHECK(!pse || pse_type <= 1, "attention with an inner position bias (pse_type ", pse_type,
+                ") is not emulated");
     if (pse && pse_type == 1) s.add_(*pse);
     s.mul_(scale);
     if (pse && pse_type == 0) s.add_(*pse);
@@ -124,18 +130,19 @@ struct Attention {
 }  // namespace
 
 ACLNN(aclnnFlashAttentionScore,
-      (const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& pse, const MaybeTensor& drop_mask,
-       const MaybeTensor&, const MaybeTensor& hidden, const Ints&, double scale, double keep_prob, int64_t pre, int64_t next,
-       int64_t heads, const char* layout, int64_t, int64_t sparse_mode, Tensor& row_max, Tensor& row_sum,
-       const MaybeTensor&, Tensor& out)) {
+      (const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& pse,
+       const MaybeTensor& drop_mask, const MaybeTensor&, const MaybeTensor& hidden, const Ints&, double scale,
+       double keep_prob, int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t, int64_t sparse_mode,
+       Tensor& row_max, Tensor& row_sum, const MaybeTensor&, Tensor& out)) {
   Attention{scale, keep_prob, pre, next, heads, layout, sparse_mode, 1, pse, drop_mask, hidden}.forward(
       query, key, value, row_max, row_sum, out);
 }
 ACLNN(aclnnFlashAttentionScoreV2,
-      (const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& pse, const MaybeTensor& drop_mask,
-       const MaybeTensor&, const MaybeTensor& hidden, const Ints&, const Ints&, const Ints&, double scale, double keep_prob,
-       int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t, int64_t sparse_mode, int64_t pse_type,
-       Tensor& row_max, Tensor& row_sum, const MaybeTensor&, Tensor& out)) {
+      (const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& pse,
+       const MaybeTensor& drop_mask, const MaybeTensor&, const MaybeTensor& hidden, const Ints&, const Ints&,
+       const Ints&, double scale, double keep_prob, int64_t pre, int64_t next, int64_t heads, const char* layout,
+       int64_t, int64_t sparse_mode, int64_t pse_type, Tensor& row_max, Tensor& row_sum, const MaybeTensor&,
+       Tensor& out)) {
   Attention{scale, keep_prob, pre, next, heads, layout, sparse_mode, pse_type, pse, drop_mask, hidden}.forward(
       query, key, value, row_max, row_sum, out);
 }
@@ -143,17 +150,17 @@ ACLNN(aclnnFlashAttentionScoreGrad,
       (const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& grad, const MaybeTensor& pse,
        const MaybeTensor& drop_mask, const MaybeTensor&, const MaybeTensor& hidden, const Tensor& row_max,
        const Tensor& row_sum, const MaybeTensor&, const MaybeTensor&, const Ints&, double scale, double keep_prob,
-       int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t, int64_t sparse_mode, Tensor& dq, Tensor& dk,
-       Tensor& dv, const MaybeTensor& dpse)) {
+       int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t, int64_t sparse_mode, Tensor& dq,
+       Tensor& dk, Tensor& dv, const MaybeTensor& dpse)) {
   Attention{scale, keep_prob, pre, next, heads, layout, sparse_mode, 1, pse, drop_mask, hidden}.backward(
       query, key, value, grad, row_max, row_sum, dq, dk, dv, dpse);
 }
 ACLNN(aclnnFlashAttentionScoreGradV2,
       (const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& grad, const MaybeTensor& pse,
        const MaybeTensor& drop_mask, const MaybeTensor&, const MaybeTensor& hidden, const Tensor& row_max,
-       const Tensor& row_sum, const MaybeTensor&, const MaybeTensor&, const Ints&, const Ints&, const Ints&, double scale,
-       double keep_prob, int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t, int64_t sparse_mode,
-       int64_t pse_type, Tensor& dq, Tensor& dk, Tensor& dv, const MaybeTensor& dpse)) {
+       const Tensor& row_sum, const MaybeTensor&, const MaybeTensor&, const Ints&, const Ints&, const Ints&,
+       double scale, double keep_prob, int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t,
+       int64_t sparse_mode, int64_t pse_type, Tensor& dq, Tensor& dk, Tensor& dv, const MaybeTensor& dpse)) {
   Attention{scale, keep_prob, pre, next, heads, layout, sparse_mode, pse_type, pse, drop_mask, hidden}.backward(
       query, key, value, grad, row_max, row_sum, dq, dk, dv, dpse);
 }
@@ -170,16 +177,18 @@ MaybeTensor own_mask(const MaybeTensor& given, const Tensor& query, const Tensor
 }
 
 void refuse(const char* what, std::initializer_list<const MaybeTensor*> tensors) {
-  for (const auto* tensor : tensors) TORCH_CHECK(!*tensor || !(*tensor)->numel(), "attention with ", what, " is not emulated");
+  for (const auto* tensor : tensors)
+    TORCH_CHECK(!*tensor || !(*tensor)->numel(), "attention with ", what, " is not emulated");
 }
 }  // namespace
 ACLNN(aclnnFlashAttentionScoreV4,
-      (const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& pse, const MaybeTensor& drop_mask,
-       const MaybeTensor&, const MaybeTensor& hidden, const MaybeTensor& query_rope, const MaybeTensor& key_rope,
-       const MaybeTensor& scale_q, const MaybeTensor& scale_k, const MaybeTensor& scale_v, const MaybeTensor& sink,
-       const Ints&, const Ints& query_lengths, const Ints&, const Ints&, const Ints&, double scale, double keep_prob,
-       int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t, int64_t sparse_mode, int64_t, int64_t pse_type,
-       const char*, int64_t seed, int64_t offset, Tensor& row_max, Tensor& row_sum, const MaybeTensor&, Tensor& out)) {
+      (const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& pse,
+       const MaybeTensor& drop_mask, const MaybeTensor&, const MaybeTensor& hidden, const MaybeTensor& query_rope,
+       const MaybeTensor& key_rope, const MaybeTensor& scale_q, const MaybeTensor& scale_k, const MaybeTensor& scale_v,
+       const MaybeTensor& sink, const Ints&, const Ints& query_lengths, const Ints&, const Ints&, const Ints&,
+       double scale, double keep_prob, int64_t pre, int64_t next, int64_t heads, const char* layout, int64_t,
+       int64_t sparse_mode, int64_t, int64_t pse_type, const char*, int64_t seed, int64_t offset, Tensor& row_max,
+       Tensor& row_sum, const MaybeTensor&, Tensor& out)) {
   refuse("rotary parts, quantised inputs or sinks", {&query_rope, &key_rope, &scale_q, &scale_k, &scale_v, &sink});
   TORCH_CHECK(query_lengths.empty(), "attention over packed sequences is not emulated");
   Attention attention{scale, keep_prob, pre, next, heads, layout, sparse_mode, pse_type, pse, drop_mask, hidden};
@@ -189,12 +198,13 @@ ACLNN(aclnnFlashAttentionScoreV4,
 ACLNN(aclnnFlashAttentionScoreGradV4,
       (const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& grad, const MaybeTensor& pse,
        const MaybeTensor& drop_mask, const MaybeTensor&, const MaybeTensor& hidden, const Tensor& row_max,
-       const Tensor& row_sum, const MaybeTensor&, const MaybeTensor&, const MaybeTensor& sink, const MaybeTensor& query_rope,
-       const MaybeTensor& key_rope, const MaybeTensor& scale_q, const MaybeTensor& scale_k, const MaybeTensor& scale_v,
-       const MaybeTensor& scale_dy, const MaybeTensor& scale_o, const Ints&, const Ints& query_lengths, const Ints&,
-       const Ints&, const Ints&, double scale, double keep_prob, int64_t pre, int64_t next, int64_t heads, const char* layout,
-       const char*, int64_t, int64_t sparse_mode, int64_t pse_type, int64_t seed, int64_t offset, int64_t, Tensor& dq,
-       Tensor& dk, Tensor& dv, const MaybeTensor&, const MaybeTensor&, const MaybeTensor& dpse, const MaybeTensor&)) {
+       const Tensor& row_sum, const MaybeTensor&, const MaybeTensor&, const MaybeTensor& sink,
+       const MaybeTensor& query_rope, const MaybeTensor& key_rope, const MaybeTensor& scale_q,
+       const MaybeTensor& scale_k, const MaybeTensor& scale_v, const MaybeTensor& scale_dy, const MaybeTensor& scale_o,
+       const Ints&, const Ints& query_lengths, const Ints&, const Ints&, const Ints&, double scale, double keep_prob,
+       int64_t pre, int64_t next, int64_t heads, const char* layout, const char*, int64_t, int64_t sparse_mode,
+       int64_t pse_type, int64_t seed, int64_t offset, int64_t, Tensor& dq, Tensor& dk, Tensor& dv, const MaybeTensor&,
+       const MaybeTensor&, const MaybeTensor& dpse, const MaybeTensor&)) {
   refuse("rotary parts, quantised inputs or sinks",
          {&query_rope, &key_rope, &scale_q, &scale_k, &scale_v, &scale_dy, &scale_o, &sink});
   TORCH_CHECK(query_lengths.empty(), "attention over packed sequences is not emulated");
@@ -203,7 +213,8 @@ ACLNN(aclnnFlashAttentionScoreGradV4,
   attention.backward(query, key, value, grad, row_max, row_sum, dq, dk, dv, dpse);
 }
 
-// ---- rotary embedding; CANN's mode is 0: halves, 1: interleaved pairs -------------------------------------------------
+// ---- rotary embedding; CANN's mode is 0: halves, 1: interleaved pairs
+// -------------------------------------------------
 namespace {
 Tensor rotated(const Tensor& x, int64_t mode) {
   TORCH_CHECK(mode == 0 || mode == 1, "rotary mode ", mode, " is not emulated, only half (0) and interleave (1)");
@@ -220,8 +231,9 @@ ACLNN(aclnnRotaryPositionEmbeddingV2, (const Tensor& self, const Tensor& cos, co
   TORCH_CHECK(!rotate, "rotation by a given matrix is not emulated");
   out.copy_(self * cos + rotated(self, mode) * sin);
 }
-ACLNN(aclnnRotaryPositionEmbeddingGrad, (const Tensor& grad, const Tensor& cos, const Tensor& sin, const MaybeTensor& self,
-                                         int64_t mode, Tensor& dx, Tensor& dcos, Tensor& dsin)) {
+ACLNN(aclnnRotaryPositionEmbeddingGrad,
+      (const Tensor& grad, const Tensor& cos, const Tensor& sin, const MaybeTensor& self, int64_t mode, Tensor& dx,
+       Tensor& dcos, Tensor& dsin)) {
   dx.copy_(grad * cos - rotated(grad * sin, mode));  // the rotation is skew-symmetric
   if (!self) return;
   dcos.copy_(at::sum_to(grad * *self, dcos.sizes()));

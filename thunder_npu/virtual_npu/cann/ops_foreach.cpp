@@ -15,9 +15,9 @@ void each(const Tensors& out, F f) {
 }
 }  // namespace
 
-#define FOREACH_UNARY(NAME, OP)                                                                      \
-  ACLNN(aclnnForeach##NAME, (const Tensors& self, const Tensors& out)) {                             \
-    each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i]); });                     \
+#define FOREACH_UNARY(NAME, OP)                                                  \
+  ACLNN(aclnnForeach##NAME, (const Tensors& self, const Tensors& out)) {         \
+    each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i]); }); \
   }
 FOREACH_UNARY(Abs, abs)
 FOREACH_UNARY(Acos, acos)
@@ -50,21 +50,21 @@ ACLNN(aclnnForeachZeroInplace, (const Tensors& self)) {
   each(self, [](size_t, Tensor& result) { result.zero_(); });
 }
 
-// Each with a second list, with one number, and with a number for each tensor. The forms before V2, with the number in a
-// tensor, are for CANN releases without V2.
-#define FOREACH_LIST(NAME, OP)                                                                            \
-  ACLNN(aclnnForeach##NAME, (const Tensors& self, const Tensors& other, const Tensors& out)) {            \
-    each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i], other[i]); });                \
+// Each with a second list, with one number, and with a number for each tensor. The forms before V2, with the number in
+// a tensor, are for CANN releases without V2.
+#define FOREACH_LIST(NAME, OP)                                                                 \
+  ACLNN(aclnnForeach##NAME, (const Tensors& self, const Tensors& other, const Tensors& out)) { \
+    each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i], other[i]); });     \
   }
-#define FOREACH_SCALAR(NAME, STATEMENT)                                                                   \
-  ACLNN(aclnnForeach##NAME##ScalarV2, (const Tensors& self, const Scalar& scalar, const Tensors& out)) {  \
-    each(out, [&](size_t i, Tensor& result) { STATEMENT; });                                              \
-  }                                                                                                       \
+#define FOREACH_SCALAR(NAME, STATEMENT)                                                                      \
+  ACLNN(aclnnForeach##NAME##ScalarV2, (const Tensors& self, const Scalar& scalar, const Tensors& out)) {     \
+    each(out, [&](size_t i, Tensor& result) { STATEMENT; });                                                 \
+  }                                                                                                          \
   ACLNN(aclnnForeach##NAME##ScalarList, (const Tensors& self, const Scalars& scalars, const Tensors& out)) { \
-    each(out, [&](size_t i, Tensor& result) {                                                             \
-      const Scalar& scalar = scalars.at(i);                                                               \
-      STATEMENT;                                                                                          \
-    });                                                                                                   \
+    each(out, [&](size_t i, Tensor& result) {                                                                \
+      const Scalar& scalar = scalars.at(i);                                                                  \
+      STATEMENT;                                                                                             \
+    });                                                                                                      \
   }
 FOREACH_LIST(DivList, div)
 FOREACH_LIST(MaximumList, maximum)
@@ -82,25 +82,25 @@ ACLNN(aclnnForeachPowScalarAndTensor, (const Scalar& self, const Tensors& expone
   each(out, [&](size_t i, Tensor& result) { at::pow_out(result, self, exponent[i]); });
 }
 
-#define FOREACH_ALPHA(NAME, OP)                                                                                      \
-  ACLNN(aclnnForeach##NAME##ListV2,                                                                                  \
-        (const Tensors& self, const Tensors& other, const Scalar& alpha, const Tensors& out)) {                      \
-    each(out, [&](size_t i, Tensor& result) {                                                                        \
-      at::OP##_out(result, self[i], other[i],                                                                        \
-                   c10::isIntegralType(result.scalar_type(), true) ? Scalar(alpha.toLong()) : alpha);                \
-    });                                                                                                              \
+#define FOREACH_ALPHA(NAME, OP)                                                                       \
+  ACLNN(aclnnForeach##NAME##ListV2,                                                                   \
+        (const Tensors& self, const Tensors& other, const Scalar& alpha, const Tensors& out)) {       \
+    each(out, [&](size_t i, Tensor& result) {                                                         \
+      at::OP##_out(result, self[i], other[i],                                                         \
+                   c10::isIntegralType(result.scalar_type(), true) ? Scalar(alpha.toLong()) : alpha); \
+    });                                                                                               \
   }
 FOREACH_ALPHA(Add, add)
 FOREACH_ALPHA(Sub, sub)
 
 // self + scalar * one (* or /) two; here the list of numbers is a 1-D tensor.
 #define FOREACH_ADDC(NAME, OP)                                                                                      \
-  ACLNN(aclnnForeach##NAME##ScalarV2, (const Tensors& self, const Tensors& one, const Tensors& two,                 \
-                                       const Scalar& scalar, const Tensors& out)) {                                 \
+  ACLNN(aclnnForeach##NAME##ScalarV2,                                                                               \
+        (const Tensors& self, const Tensors& one, const Tensors& two, const Scalar& scalar, const Tensors& out)) {  \
     each(out, [&](size_t i, Tensor& result) { at::OP##_out(result, self[i], one[i], two[i], scalar); });            \
   }                                                                                                                 \
-  ACLNN(aclnnForeach##NAME##ScalarList, (const Tensors& self, const Tensors& one, const Tensors& two,               \
-                                         const Tensor& scalars, const Tensors& out)) {                              \
+  ACLNN(aclnnForeach##NAME##ScalarList,                                                                             \
+        (const Tensors& self, const Tensors& one, const Tensors& two, const Tensor& scalars, const Tensors& out)) { \
     each(out, [&](size_t i, Tensor& result) {                                                                       \
       at::OP##_out(result, self[i], one[i], two[i], scalars[static_cast<int64_t>(i)].item());                       \
     });                                                                                                             \
@@ -115,19 +115,31 @@ ACLNN(aclnnForeachLerpScalar, (const Tensors& self, const Tensors& end, const Sc
   each(out, [&](size_t i, Tensor& result) { at::lerp_out(result, self[i], end[i], weight); });
 }
 ACLNN(aclnnForeachNorm, (const Tensors& self, const Scalar& order, const Tensors& out)) {
-  each(out, [&](size_t i, Tensor& result) { result.copy_(at::linalg_vector_norm(self[i], order).reshape(result.sizes())); });
+  each(out,
+       [&](size_t i, Tensor& result) { result.copy_(at::linalg_vector_norm(self[i], order).reshape(result.sizes())); });
 }
 
 // CANN's rounding modes, as op-plugin's ForeachRoundOffNumber numbers them.
 ACLNN(aclnnForeachRoundOffNumberV2, (const Tensors& self, const Scalar& mode, const Tensors& out)) {
   each(out, [&](size_t i, Tensor& result) {
     switch (mode.toLong()) {
-      case 1: at::round_out(result, self[i]); break;
-      case 2: at::floor_out(result, self[i]); break;
-      case 3: at::ceil_out(result, self[i]); break;
-      case 5: at::trunc_out(result, self[i]); break;
-      case 7: at::frac_out(result, self[i]); break;
-      default: TORCH_CHECK(false, "rounding mode ", mode.toLong(), " is not emulated");
+      case 1:
+        at::round_out(result, self[i]);
+        break;
+      case 2:
+        at::floor_out(result, self[i]);
+        break;
+      case 3:
+        at::ceil_out(result, self[i]);
+        break;
+      case 5:
+        at::trunc_out(result, self[i]);
+        break;
+      case 7:
+        at::frac_out(result, self[i]);
+        break;
+      default:
+        TORCH_CHECK(false, "rounding mode ", mode.toLong(), " is not emulated");
     }
   });
 }
@@ -154,9 +166,9 @@ ACLNN(aclnnAmpUpdateScale, (const Tensor&, const Tensor&, const Tensor& found_in
 }
 
 // torch.optim.AdamW(fused=True); `step` counts from 0.
-ACLNN(aclnnApplyAdamWV2,
-      (Tensor& param, Tensor& exp_avg, Tensor& exp_avg_sq, const MaybeTensor& max_exp_avg_sq, const Tensor& gradient,
-       const Tensor& step, float lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad, bool maximize)) {
+ACLNN(aclnnApplyAdamWV2, (Tensor& param, Tensor& exp_avg, Tensor& exp_avg_sq, const MaybeTensor& max_exp_avg_sq,
+                          const Tensor& gradient, const Tensor& step, float lr, float beta1, float beta2,
+                          float weight_decay, float eps, bool amsgrad, bool maximize)) {
   const Tensor grad = maximize ? -gradient : gradient;
   const double t = number(step).toDouble() + 1;
   param.mul_(1 - lr * weight_decay);

@@ -19,13 +19,17 @@ c10::List<std::optional<Tensor>> index_list(const Tensors& indices, ScalarType d
 Tensor index_tensor(const Ints& values) { return at::tensor(at::IntArrayRef(values), at::kLong); }
 
 void scatter_into(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, int64_t reduction) {
-  if (reduction == 0) self.scatter_(dim, index, source);
-  else self.scatter_(dim, index, source, reduction == 1 ? "add" : "multiply");
+  if (reduction == 0)
+    self.scatter_(dim, index, source);
+  else
+    self.scatter_(dim, index, source, reduction == 1 ? "add" : "multiply");
 }
 
 void scatter_value_into(Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, int64_t reduction) {
-  if (reduction == 0) self.scatter_(dim, index, value);
-  else self.scatter_(dim, index, value, reduction == 1 ? "add" : "multiply");
+  if (reduction == 0)
+    self.scatter_(dim, index, value);
+  else
+    self.scatter_(dim, index, value, reduction == 1 ? "add" : "multiply");
 }
 
 void copy_if_apart(Tensor& out, const Tensor& self) {
@@ -37,17 +41,17 @@ void copy_if_apart(Tensor& out, const Tensor& self) {
 ACLNN(aclnnIndex, (const Tensor& self, const Tensors& indices, Tensor& out)) {
   if (out.numel()) out.copy_(at::index(self, index_list(indices, self.scalar_type())));
 }
-ACLNN(aclnnIndexPutImpl,
-      (Tensor& self, const Tensors& indices, const Tensor& values, bool accumulate, bool unsafe)) {
+ACLNN(aclnnIndexPutImpl, (Tensor& self, const Tensors& indices, const Tensor& values, bool accumulate, bool unsafe)) {
   const auto data = self.scalar_type();
-  const bool selects = std::any_of(indices.begin(), indices.end(), [&](auto& index) { return !is_marker(index, data); });
+  const bool selects =
+      std::any_of(indices.begin(), indices.end(), [&](auto& index) { return !is_marker(index, data); });
   if (selects) at::_index_put_impl_(self, index_list(indices, data), values, accumulate, unsafe);
 }
 ACLNN(aclnnIndexSelect, (const Tensor& self, int64_t dim, const Tensor& index, Tensor& out)) {
   at::index_select_out(out, self, dim, index);
 }
-ACLNN(aclnnIndexAdd, (const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha,
-                      Tensor& out)) {
+ACLNN(aclnnIndexAdd,
+      (const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha, Tensor& out)) {
   copy_if_apart(out, self);
   out.index_add_(dim, index, source, alpha);
 }
@@ -78,18 +82,17 @@ ACLNN(aclnnInplacePut, (Tensor& self, const Tensor& index, const Tensor& source,
 ACLNN(aclnnGather, (const Tensor& self, int64_t dim, const Tensor& index, Tensor& out)) {
   at::gather_out(out, self, dim, index.to(at::kLong));
 }
-ACLNN(aclnnScatter, (const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, int64_t reduction,
-                     Tensor& out)) {
+ACLNN(aclnnScatter,
+      (const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, int64_t reduction, Tensor& out)) {
   copy_if_apart(out, self);
   scatter_into(out, dim, index.to(at::kLong), source, reduction);
 }
-ACLNN(aclnnScatterValue, (const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, int64_t reduction,
-                          Tensor& out)) {
+ACLNN(aclnnScatterValue,
+      (const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, int64_t reduction, Tensor& out)) {
   copy_if_apart(out, self);
   scatter_value_into(out, dim, index.to(at::kLong), value, reduction);
 }
-ACLNN(aclnnInplaceScatter,
-      (Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, int64_t reduction)) {
+ACLNN(aclnnInplaceScatter, (Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, int64_t reduction)) {
   scatter_into(self, dim, index.to(at::kLong), source, reduction);
 }
 ACLNN(aclnnInplaceScatterValue,
@@ -114,7 +117,8 @@ ACLNN(aclnnEmbeddingDenseBackward, (const Tensor& grad, const Tensor& indices, i
 ACLNN(aclnnEmbeddingRenorm, (Tensor& self, const Tensor& indices, double max_norm, double norm_type)) {
   at::embedding_renorm_(self, indices, max_norm, norm_type);
 }
-ACLNN(aclnnOneHot, (const Tensor& self, int64_t depth, const Tensor& on, const Tensor& off, int64_t axis, Tensor& out)) {
+ACLNN(aclnnOneHot,
+      (const Tensor& self, int64_t depth, const Tensor& on, const Tensor& off, int64_t axis, Tensor& out)) {
   const Tensor classes = at::arange(depth, at::kLong);
   Ints shape(out.dim(), 1);
   shape[axis < 0 ? axis + out.dim() : axis] = depth;
@@ -161,10 +165,10 @@ ACLNN(aclnnUnfoldGrad, (const Tensor& grad, const Ints& sizes, int64_t dim, int6
 ACLNN(aclnnConstantPadNd, (const Tensor& self, const Ints& pad, const Scalar& value, Tensor& out)) {
   out.copy_(at::constant_pad_nd(self, pad, value));
 }
-#define PAD(NAME, OP)                                                                                       \
+#define PAD(NAME, OP)                                                                                              \
   ACLNN(aclnn##NAME, (const Tensor& self, const Ints& padding, Tensor& out)) { at::OP##_out(out, self, padding); } \
-  ACLNN(aclnn##NAME##Backward, (const Tensor& grad, const Tensor& self, const Ints& padding, Tensor& out)) { \
-    at::OP##_backward_out(out, grad, self, padding);                                                        \
+  ACLNN(aclnn##NAME##Backward, (const Tensor& grad, const Tensor& self, const Ints& padding, Tensor& out)) {       \
+    at::OP##_backward_out(out, grad, self, padding);                                                               \
   }
 PAD(ReflectionPad1d, reflection_pad1d)
 PAD(ReflectionPad2d, reflection_pad2d)

@@ -6,15 +6,17 @@ using namespace vnpu;
 
 ACLNN(aclnnMatmul, (const Tensor& self, const Tensor& other, Tensor& out, int8_t)) { at::matmul_out(out, self, other); }
 ACLNN(aclnnMm, (const Tensor& self, const Tensor& other, Tensor& out, int8_t)) { at::mm_out(out, self, other); }
-ACLNN(aclnnBatchMatMul, (const Tensor& self, const Tensor& other, Tensor& out, int8_t)) { at::bmm_out(out, self, other); }
+ACLNN(aclnnBatchMatMul, (const Tensor& self, const Tensor& other, Tensor& out, int8_t)) {
+  at::bmm_out(out, self, other);
+}
 ACLNN(aclnnMv, (const Tensor& self, const Tensor& vec, Tensor& out, int8_t)) { at::mv_out(out, self, vec); }
 ACLNN(aclnnDot, (const Tensor& self, const Tensor& other, Tensor& out)) { out.copy_(at::dot(self, other)); }
 ACLNN(aclnnAddmm, (const Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha,
                    Tensor& out, int8_t)) {
   at::addmm_out(out, self, one, two, beta, alpha);
 }
-ACLNN(aclnnInplaceAddmm, (Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha,
-                          int8_t)) {
+ACLNN(aclnnInplaceAddmm,
+      (Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha, int8_t)) {
   at::addmm_out(self, self, one, two, beta, alpha);
 }
 ACLNN(aclnnAddmv, (const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& alpha, const Scalar& beta,
@@ -25,7 +27,8 @@ ACLNN(aclnnAddr, (const Tensor& self, const Tensor& one, const Tensor& two, cons
                   Tensor& out)) {
   at::addr_out(out, self, one, two, beta, alpha);
 }
-ACLNN(aclnnInplaceAddr, (Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha)) {
+ACLNN(aclnnInplaceAddr,
+      (Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha)) {
   self.addr_(one, two, beta, alpha);
 }
 ACLNN(aclnnBaddbmm, (const Tensor& self, const Tensor& one, const Tensor& two, const Scalar& beta, const Scalar& alpha,
@@ -37,7 +40,9 @@ ACLNN(aclnnAddbmm, (const Tensor& self, const Tensor& one, const Tensor& two, co
   at::addbmm_out(out, self, one, two, beta, alpha);
 }
 ACLNN(aclnnInverse, (const Tensor& self, Tensor& out)) { out.copy_(at::inverse(self)); }
-ACLNN(aclnnLinalgCholesky, (const Tensor& self, bool upper, Tensor& out)) { out.copy_(at::linalg_cholesky(self, upper)); }
+ACLNN(aclnnLinalgCholesky, (const Tensor& self, bool upper, Tensor& out)) {
+  out.copy_(at::linalg_cholesky(self, upper));
+}
 ACLNN(aclnnLinalgCross, (const Tensor& self, const Tensor& other, int64_t dim, Tensor& out)) {
   out.copy_(at::linalg_cross(self, other, dim));
 }
@@ -52,8 +57,8 @@ ACLNN(aclnnSlogdet, (const Tensor& self, Tensor& sign, Tensor& log)) {
   sign.copy_(s);
   log.copy_(l);
 }
-ACLNN(aclnnTriangularSolve, (const Tensor& self, const Tensor& a, bool upper, bool transpose, bool unit, Tensor& x,
-                             Tensor& m)) {
+ACLNN(aclnnTriangularSolve,
+      (const Tensor& self, const Tensor& a, bool upper, bool transpose, bool unit, Tensor& x, Tensor& m)) {
   const auto [solution, coefficient] = at::triangular_solve(self, a, upper, transpose, unit);
   x.copy_(solution);
   m.copy_(coefficient);

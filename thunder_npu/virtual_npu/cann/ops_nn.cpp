@@ -39,7 +39,9 @@ ACLNN(aclnnGelu, (const Tensor& self, Tensor& out)) { at::gelu_out(out, self); }
 ACLNN(aclnnGeluV2, (const Tensor& self, int64_t approximate, Tensor& out)) {
   at::gelu_out(out, self, approximate ? "tanh" : "none");
 }
-ACLNN(aclnnGeluBackward, (const Tensor& grad, const Tensor& self, Tensor& out)) { at::gelu_backward_out(out, grad, self); }
+ACLNN(aclnnGeluBackward, (const Tensor& grad, const Tensor& self, Tensor& out)) {
+  at::gelu_backward_out(out, grad, self);
+}
 ACLNN(aclnnGeluBackwardV2, (const Tensor& grad, const Tensor& self, const char* approximate, Tensor& out)) {
   at::gelu_backward_out(out, grad, self, approximate);
 }
@@ -55,8 +57,11 @@ BACKWARD(HardswishBackward, hardswish_backward)
 BACKWARD(SigmoidBackward, sigmoid_backward)
 BACKWARD(SiluBackward, silu_backward)
 BACKWARD(TanhBackward, tanh_backward)
-ACLNN(aclnnMishBackward, (const Tensor& grad, const Tensor& self, Tensor& out)) { out.copy_(at::mish_backward(grad, self)); }
-ACLNN(aclnnElu, (const Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale, Tensor& out)) {
+ACLNN(aclnnMishBackward, (const Tensor& grad, const Tensor& self, Tensor& out)) {
+  out.copy_(at::mish_backward(grad, self));
+}
+ACLNN(aclnnElu,
+      (const Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale, Tensor& out)) {
   at::elu_out(out, self, alpha, scale, input_scale);
 }
 ACLNN(aclnnInplaceElu, (Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale)) {
@@ -174,8 +179,8 @@ ACLNN(aclnnLayerNormBackward,
   // In half precision, mean and rstd are float32: ATen wants one dtype, so the whole is computed in float32.
   const auto type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto cast = [&](const MaybeTensor& tensor) { return tensor ? MaybeTensor(tensor->to(type)) : std::nullopt; };
-  const auto [dx, dw, db] = at::native_layer_norm_backward(grad.to(type), self.to(type), shape, mean.to(type), rstd.to(type),
-                                                           cast(weight), cast(bias), mask);
+  const auto [dx, dw, db] = at::native_layer_norm_backward(grad.to(type), self.to(type), shape, mean.to(type),
+                                                           rstd.to(type), cast(weight), cast(bias), mask);
   put(grad_input, dx);
   put(grad_weight, dw);
   put(grad_bias, db);
@@ -199,13 +204,13 @@ ACLNN(aclnnRmsNorm, (const Tensor& self, const Tensor& gamma, double eps, Tensor
 ACLNN(aclnnGemmaRmsNorm, (const Tensor& self, const Tensor& gamma, double eps, Tensor& out, Tensor& rstd)) {
   rms_norm(self, gamma, eps, 1, out, rstd);
 }
-ACLNN(aclnnAddRmsNorm, (const Tensor& one, const Tensor& two, const Tensor& gamma, double eps, Tensor& out, Tensor& rstd,
-                        Tensor& sum)) {
+ACLNN(aclnnAddRmsNorm,
+      (const Tensor& one, const Tensor& two, const Tensor& gamma, double eps, Tensor& out, Tensor& rstd, Tensor& sum)) {
   at::add_out(sum, one, two);
   rms_norm(sum, gamma, eps, 0, out, rstd);
 }
-ACLNN(aclnnRmsNormGrad, (const Tensor& grad, const Tensor& self, const Tensor& rstd, const Tensor& gamma, Tensor& dx,
-                         Tensor& dgamma)) {
+ACLNN(aclnnRmsNormGrad,
+      (const Tensor& grad, const Tensor& self, const Tensor& rstd, const Tensor& gamma, Tensor& dx, Tensor& dgamma)) {
   Ints axes, rows;
   for (int64_t axis = 0; axis < self.dim(); ++axis) (axis < self.dim() - gamma.dim() ? rows : axes).push_back(axis);
   const auto type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -222,8 +227,8 @@ ACLNN(aclnnGroupNorm, (const Tensor& self, const MaybeTensor& weight, const Mayb
   put(rstd, inverse);
 }
 ACLNN(aclnnGroupNormBackward,
-      (const Tensor& grad, const Tensor& self, const Tensor& mean, const Tensor& rstd, const MaybeTensor& gamma, int64_t n,
-       int64_t c, int64_t hw, int64_t group, std::array<bool, 3> mask, const MaybeTensor& grad_input,
+      (const Tensor& grad, const Tensor& self, const Tensor& mean, const Tensor& rstd, const MaybeTensor& gamma,
+       int64_t n, int64_t c, int64_t hw, int64_t group, std::array<bool, 3> mask, const MaybeTensor& grad_input,
        const MaybeTensor& grad_gamma, const MaybeTensor& grad_beta)) {
   const auto [dx, dw, db] = at::native_group_norm_backward(grad.contiguous(), self.contiguous(), mean.contiguous(),
                                                            rstd.contiguous(), gamma, n, c, hw, group, mask);
@@ -247,25 +252,27 @@ ACLNN(aclnnBatchNormBackward,
        const MaybeTensor& running_var, const MaybeTensor& mean, const MaybeTensor& rstd, bool training, double eps,
        std::array<bool, 3> mask, const MaybeTensor& grad_input, const MaybeTensor& grad_weight,
        const MaybeTensor& grad_bias)) {
-  const auto [dx, dw, db] = at::native_batch_norm_backward(grad, self, weight, running_mean, running_var, mean, rstd,
-                                                           training, eps, mask);
+  const auto [dx, dw, db] =
+      at::native_batch_norm_backward(grad, self, weight, running_mean, running_var, mean, rstd, training, eps, mask);
   put(grad_input, dx);
   put(grad_weight, dw);
   put(grad_bias, db);
 }
 
 // ---- losses ---------------------------------------------------------------------------------------------------------
-#define LOSS(NAME, OP)                                                                                        \
-  ACLNN(aclnn##NAME, (const Tensor& self, const Tensor& target, int64_t reduction, Tensor& out)) {            \
-    put(out, at::OP(self, target, reduction));                                                                \
+#define LOSS(NAME, OP)                                                                             \
+  ACLNN(aclnn##NAME, (const Tensor& self, const Tensor& target, int64_t reduction, Tensor& out)) { \
+    put(out, at::OP(self, target, reduction));                                                     \
   }
 LOSS(L1Loss, l1_loss)
 LOSS(MseLoss, mse_loss)
 LOSS(SoftMarginLoss, soft_margin_loss)
-ACLNN(aclnnMseLossBackward, (const Tensor& grad, const Tensor& self, const Tensor& target, int64_t reduction, Tensor& out)) {
+ACLNN(aclnnMseLossBackward,
+      (const Tensor& grad, const Tensor& self, const Tensor& target, int64_t reduction, Tensor& out)) {
   put(out, at::mse_loss_backward(grad, self, target, reduction));
 }
-ACLNN(aclnnL1LossBackward, (const Tensor& grad, const Tensor& self, const Tensor& target, int64_t reduction, Tensor& out)) {
+ACLNN(aclnnL1LossBackward,
+      (const Tensor& grad, const Tensor& self, const Tensor& target, int64_t reduction, Tensor& out)) {
   const Tensor sign = at::sign(self - target);
   put(out, reduction == at::Reduction::Mean ? sign * grad / sign.numel() : sign * grad);
 }

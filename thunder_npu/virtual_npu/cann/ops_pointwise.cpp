@@ -80,13 +80,16 @@ ACLNN(aclnnPolar, (const Tensor& abs, const Tensor& angle, Tensor& out)) { at::p
   ACLNN(aclnn##NAME, (const Tensor& self, const Tensor& other, Tensor& out)) { at::OP##_out(out, self, other); }
 #define INPLACE_BINARY(NAME, OP) \
   ACLNN(aclnnInplace##NAME, (Tensor& self, const Tensor& other)) { at::OP##_out(self, self, other); }
-#define WITH_SCALAR(NAME, OP) \
-  ACLNN(aclnn##NAME, (const Tensor& self, const Scalar& other, Tensor& out)) { at::OP##_out(out, self, wrapped(other)); }
+#define WITH_SCALAR(NAME, OP)                                                  \
+  ACLNN(aclnn##NAME, (const Tensor& self, const Scalar& other, Tensor& out)) { \
+    at::OP##_out(out, self, wrapped(other));                                   \
+  }
 #define INPLACE_WITH_SCALAR(NAME, OP) \
   ACLNN(aclnnInplace##NAME, (Tensor& self, const Scalar& other)) { at::OP##_out(self, self, wrapped(other)); }
 // CANN names the two forms in one of two ways: EqTensor and EqScalar, or Mul and Muls.
-#define BINARY_TENSOR_SCALAR(NAME, OP)                                                                \
-  BINARY(NAME##Tensor, OP) INPLACE_BINARY(NAME##Tensor, OP) WITH_SCALAR(NAME##Scalar, OP) INPLACE_WITH_SCALAR(NAME##Scalar, OP)
+#define BINARY_TENSOR_SCALAR(NAME, OP) \
+  BINARY(NAME##Tensor, OP)             \
+  INPLACE_BINARY(NAME##Tensor, OP) WITH_SCALAR(NAME##Scalar, OP) INPLACE_WITH_SCALAR(NAME##Scalar, OP)
 #define BINARY_S(NAME, OP) \
   BINARY(NAME, OP) INPLACE_BINARY(NAME, OP) WITH_SCALAR(NAME##s, OP) INPLACE_WITH_SCALAR(NAME##s, OP)
 
@@ -128,18 +131,18 @@ ACLNN(aclnnXLogYScalarSelf, (const Scalar& self, const Tensor& other, Tensor& ou
 }
 
 // self + alpha * other
-#define ALPHA(NAME, OP)                                                                                            \
-  ACLNN(aclnn##NAME, (const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out)) {               \
-    at::OP##_out(out, self, other, alpha);                                                                         \
-  }                                                                                                                \
-  ACLNN(aclnn##NAME##s, (const Tensor& self, const Scalar& other, const Scalar& alpha, Tensor& out)) {            \
-    at::OP##_out(out, self, wrapped(other), alpha);                                                                \
-  }                                                                                                                \
-  ACLNN(aclnnInplace##NAME, (Tensor& self, const Tensor& other, const Scalar& alpha)) {                           \
-    at::OP##_out(self, self, other, alpha);                                                                        \
-  }                                                                                                                \
-  ACLNN(aclnnInplace##NAME##s, (Tensor& self, const Scalar& other, const Scalar& alpha)) {                        \
-    at::OP##_out(self, self, wrapped(other), alpha);                                                               \
+#define ALPHA(NAME, OP)                                                                                \
+  ACLNN(aclnn##NAME, (const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out)) {    \
+    at::OP##_out(out, self, other, alpha);                                                             \
+  }                                                                                                    \
+  ACLNN(aclnn##NAME##s, (const Tensor& self, const Scalar& other, const Scalar& alpha, Tensor& out)) { \
+    at::OP##_out(out, self, wrapped(other), alpha);                                                    \
+  }                                                                                                    \
+  ACLNN(aclnnInplace##NAME, (Tensor& self, const Tensor& other, const Scalar& alpha)) {               \
+    at::OP##_out(self, self, other, alpha);                                                            \
+  }                                                                                                    \
+  ACLNN(aclnnInplace##NAME##s, (Tensor& self, const Scalar& other, const Scalar& alpha)) {            \
+    at::OP##_out(self, self, wrapped(other), alpha);                                                   \
   }
 ALPHA(Add, add)
 ALPHA(Sub, sub)
@@ -228,7 +231,7 @@ ACLNN(aclnnInplaceLerps, (Tensor& self, const Tensor& end, const Scalar& weight)
   ACLNN(aclnn##NAME, (const Tensor& self, const Tensor& one, const Tensor& two, const Scalar& value, Tensor& out)) { \
     at::OP##_out(out, self, one, two, value);                                                                        \
   }                                                                                                                  \
-  ACLNN(aclnnInplace##NAME, (Tensor& self, const Tensor& one, const Tensor& two, const Scalar& value)) {             \
+  ACLNN(aclnnInplace##NAME, (Tensor& self, const Tensor& one, const Tensor& two, const Scalar& value)) {            \
     at::OP##_out(self, self, one, two, value);                                                                       \
   }
 ADDC(Addcdiv, addcdiv)

@@ -22,7 +22,8 @@ int64_t elements(const Ints& shape) { return c10::multiply_integers(shape); }
 }  // namespace
 
 Tensor vnpu::draw_dropout_mask(int64_t numel, double p, uint64_t seed, uint64_t offset) {
-  const Tensor keep = at::empty({(numel + 127) / 128 * 128 / 8, 8}, at::kByte).bernoulli_(1 - p, generator(seed, offset));
+  const Tensor keep =
+      at::empty({(numel + 127) / 128 * 128 / 8, 8}, at::kByte).bernoulli_(1 - p, generator(seed, offset));
   return keep.mul(at::tensor({1, 2, 4, 8, 16, 32, 64, 128}, at::kByte)).sum(1, false, at::kByte);
 }
 
@@ -56,8 +57,8 @@ ACLNN(aclnnInplaceBernoulliTensor, (Tensor& self, const Tensor& p, uint64_t seed
 ACLNN(aclnnSimThreadExponential, (Tensor& self, int64_t, double lambd, int64_t seed, int64_t offset)) {
   self.exponential_(lambd, generator(seed, offset));
 }
-ACLNN(aclnnMultinomial, (const Tensor& self, int64_t samples, bool replacement, uint64_t seed, uint64_t offset,
-                         Tensor& out)) {
+ACLNN(aclnnMultinomial,
+      (const Tensor& self, int64_t samples, bool replacement, uint64_t seed, uint64_t offset, Tensor& out)) {
   out.copy_(at::multinomial(self, samples, replacement, generator(seed, offset)));
 }
 ACLNN(aclnnRandperm, (int64_t n, uint64_t seed, uint64_t offset, Tensor& out)) {
@@ -68,15 +69,14 @@ ACLNN(aclnnRandperm, (int64_t n, uint64_t seed, uint64_t offset, Tensor& out)) {
 ACLNN(aclnnDropoutGenMask, (const Ints& shape, double p, int64_t seed, int64_t offset, Tensor& mask)) {
   write_mask(mask, draw_dropout_mask(elements(shape), p, seed, offset));
 }
-ACLNN(aclnnDropoutGenMaskV2,
-      (const Ints& shape, double p, int64_t seed, int64_t offset, ScalarType, Tensor& mask)) {
+ACLNN(aclnnDropoutGenMaskV2, (const Ints& shape, double p, int64_t seed, int64_t offset, ScalarType, Tensor& mask)) {
   write_mask(mask, draw_dropout_mask(elements(shape), p, seed, offset));
 }
 ACLNN(aclnnDropoutDoMask, (const Tensor& self, const Tensor& mask, double p, Tensor& out)) {
   apply_mask(self, mask, p, out);
 }
-ACLNN(aclnnDropoutV3, (const Tensor& self, const MaybeTensor&, double p, int64_t seed, int64_t offset, Tensor& out,
-                       Tensor& mask)) {
+ACLNN(aclnnDropoutV3,
+      (const Tensor& self, const MaybeTensor&, double p, int64_t seed, int64_t offset, Tensor& out, Tensor& mask)) {
   write_mask(mask, draw_dropout_mask(self.numel(), p, seed, offset));
   apply_mask(self, mask, p, out);
 }

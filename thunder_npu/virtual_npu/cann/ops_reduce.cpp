@@ -168,8 +168,7 @@ ACLNN(aclnnNonzeroV2, (const Tensor& self, const DynamicOut& out)) { out.set(at:
 ACLNN(aclnnMaskedSelect, (const Tensor& self, const Tensor& mask, const DynamicOut& out)) {
   out.set(at::masked_select(self, mask.to(at::kBool)));
 }
-ACLNN(aclnnUnique,
-      (const Tensor& self, bool sorted, bool return_inverse, const DynamicOut& out, Tensor& inverse)) {
+ACLNN(aclnnUnique, (const Tensor& self, bool sorted, bool return_inverse, const DynamicOut& out, Tensor& inverse)) {
   auto [values, where] = at::_unique(self, sorted, return_inverse);
   out.set(values);
   if (return_inverse) put(inverse, where);

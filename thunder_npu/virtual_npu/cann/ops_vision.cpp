@@ -27,8 +27,8 @@ ACLNN(aclnnConvolutionBackward,
   put(grad_weight, dw);
   put(grad_bias, db);
 }
-ACLNN(aclnnIm2col, (const Tensor& self, const Ints& kernel, const Ints& dilation, const Ints& padding, const Ints& stride,
-                    Tensor& out)) {
+ACLNN(aclnnIm2col, (const Tensor& self, const Ints& kernel, const Ints& dilation, const Ints& padding,
+                    const Ints& stride, Tensor& out)) {
   put(out, at::im2col(self, kernel, dilation, padding, stride));
 }
 ACLNN(aclnnIm2colBackward, (const Tensor& grad, const Ints& size, const Ints& kernel, const Ints& dilation,
@@ -37,14 +37,14 @@ ACLNN(aclnnIm2colBackward, (const Tensor& grad, const Ints& size, const Ints& ke
 }
 
 // ---- pooling --------------------------------------------------------------------------------------------------------
-#define AVG_POOL(D, ...)                                                                                          \
-  ACLNN(aclnnAvgPool##D##d, (const Tensor& self, const Ints& kernel, const Ints& stride, const Ints& padding,     \
-                             bool ceil, bool include_pad, int64_t override __VA_ARGS__, Tensor& out)) {           \
-    put(out, at::avg_pool##D##d(self, kernel, stride, padding, ceil, include_pad, divisor(override)));            \
-  }                                                                                                               \
-  ACLNN(aclnnAvgPool##D##dBackward, (const Tensor& grad, const Tensor& self, const Ints& kernel, const Ints& stride, \
-                                     const Ints& padding, bool ceil, bool include_pad, int64_t override           \
-                                     __VA_ARGS__, Tensor& out)) {                                                 \
+#define AVG_POOL(D, ...)                                                                                              \
+  ACLNN(aclnnAvgPool##D##d, (const Tensor& self, const Ints& kernel, const Ints& stride, const Ints& padding,         \
+                             bool ceil, bool include_pad, int64_t override __VA_ARGS__, Tensor& out)) {               \
+    put(out, at::avg_pool##D##d(self, kernel, stride, padding, ceil, include_pad, divisor(override)));                \
+  }                                                                                                                   \
+  ACLNN(aclnnAvgPool##D##dBackward,                                                                                   \
+        (const Tensor& grad, const Tensor& self, const Ints& kernel, const Ints& stride, const Ints& padding,         \
+         bool ceil, bool include_pad, int64_t override __VA_ARGS__, Tensor& out)) {                                   \
     put(out, at::avg_pool##D##d_backward(grad, self, kernel, stride, padding, ceil, include_pad, divisor(override))); \
   }
 #define CUBE_MATH_TYPE , int8_t
@@ -52,17 +52,18 @@ AVG_POOL(2, CUBE_MATH_TYPE)
 AVG_POOL(3)
 
 // The gradient finds the maxima again from the input: the mask that CANN keeps in place of indices is its own affair.
-#define MAX_POOL(NAME, OP)                                                                                            \
-  ACLNN(aclnn##NAME, (const Tensor& self, const Ints& kernel, const Ints& stride, const Ints& padding,                \
-                      const Ints& dilation, bool ceil, Tensor& out, Tensor& indices)) {                               \
-    const auto [result, index] = at::OP(self, kernel, stride, padding, dilation, ceil);                               \
-    put(out, result);                                                                                                 \
-    if (indices.sizes() == index.sizes()) indices.copy_(index);                                                       \
-  }                                                                                                                   \
-  ACLNN(aclnn##NAME##Backward, (const Tensor& grad, const Tensor& self, const Tensor&, const Ints& kernel,            \
-                                const Ints& stride, const Ints& padding, const Ints& dilation, bool ceil, Tensor& out)) { \
-    const Tensor index = std::get<1>(at::OP(self, kernel, stride, padding, dilation, ceil));                          \
-    put(out, at::OP##_backward(grad, self, kernel, stride, padding, dilation, ceil, index));                          \
+#define MAX_POOL(NAME, OP)                                                                              \
+  ACLNN(aclnn##NAME, (const Tensor& self, const Ints& kernel, const Ints& stride, const Ints& padding,  \
+                      const Ints& dilation, bool ceil, Tensor& out, Tensor& indices)) {                 \
+    const auto [result, index] = at::OP(self, kernel, stride, padding, dilation, ceil);                 \
+    put(out, result);                                                                                   \
+    if (indices.sizes() == index.sizes()) indices.copy_(index);                                         \
+  }                                                                                                     \
+  ACLNN(aclnn##NAME##Backward,                                                                          \
+        (const Tensor& grad, const Tensor& self, const Tensor&, const Ints& kernel, const Ints& stride, \
+         const Ints& padding, const Ints& dilation, bool ceil, Tensor& out)) {                          \
+    const Tensor index = std::get<1>(at::OP(self, kernel, stride, padding, dilation, ceil));            \
+    put(out, at::OP##_backward(grad, self, kernel, stride, padding, dilation, ceil, index));            \
   }
 MAX_POOL(MaxPool2dWithIndices, max_pool2d_with_indices)
 MAX_POOL(MaxPool2dWithMask, max_pool2d_with_indices)
@@ -119,18 +120,18 @@ ACLNN(aclnnUpsampleNearest3d, (const Tensor& self, const Ints& size, double d, d
 ACLNN(aclnnUpsampleNearestExact3d, (const Tensor& self, const Ints& size, double d, double h, double w, Tensor& out)) {
   put(out, at::_upsample_nearest_exact3d(self, size, scale(d), scale(h), scale(w)));
 }
-#define UPSAMPLE_1D_BACKWARD(NAME, OP)                                                                         \
-  ACLNN(aclnn##NAME, (const Tensor& grad, const Ints& size, const Ints& input, double s, Tensor& out)) {       \
-    put(out, at::OP(grad, size, input, scale(s)));                                                             \
+#define UPSAMPLE_1D_BACKWARD(NAME, OP)                                                                   \
+  ACLNN(aclnn##NAME, (const Tensor& grad, const Ints& size, const Ints& input, double s, Tensor& out)) { \
+    put(out, at::OP(grad, size, input, scale(s)));                                                       \
   }
-#define UPSAMPLE_2D_BACKWARD(NAME, OP)                                                                         \
+#define UPSAMPLE_2D_BACKWARD(NAME, OP)                                                                             \
   ACLNN(aclnn##NAME, (const Tensor& grad, const Ints& size, const Ints& input, double h, double w, Tensor& out)) { \
-    put(out, at::OP(grad, size, input, scale(h), scale(w)));                                                   \
+    put(out, at::OP(grad, size, input, scale(h), scale(w)));                                                       \
   }
-#define UPSAMPLE_3D_BACKWARD(NAME, OP)                                                                         \
-  ACLNN(aclnn##NAME,                                                                                           \
+#define UPSAMPLE_3D_BACKWARD(NAME, OP)                                                                          \
+  ACLNN(aclnn##NAME,                                                                                            \
         (const Tensor& grad, const Ints& size, const Ints& input, double d, double h, double w, Tensor& out)) { \
-    put(out, at::OP(grad, size, input, scale(d), scale(h), scale(w)));                                         \
+    put(out, at::OP(grad, size, input, scale(d), scale(h), scale(w)));                                          \
   }
 UPSAMPLE_1D_BACKWARD(UpsampleNearest1dBackward, upsample_nearest1d_backward)
 UPSAMPLE_1D_BACKWARD(UpsampleNearestExact1dBackward, _upsample_nearest_exact1d_backward)
@@ -154,14 +155,14 @@ ACLNN(aclnnUpsampleTrilinear3dBackward, (const Tensor& grad, const Ints& size, c
                                          double h, double w, Tensor& out)) {
   put(out, at::upsample_trilinear3d_backward(grad, size, input, align, scale(d), scale(h), scale(w)));
 }
-#define UPSAMPLE_2D(NAME, OP)                                                                                   \
-  ACLNN(aclnn##NAME, (const Tensor& self, const Ints& size, bool align, double h, double w, Tensor& out)) {     \
-    put(out, at::OP(self, size, align, scale(h), scale(w)));                                                    \
+#define UPSAMPLE_2D(NAME, OP)                                                                               \
+  ACLNN(aclnn##NAME, (const Tensor& self, const Ints& size, bool align, double h, double w, Tensor& out)) { \
+    put(out, at::OP(self, size, align, scale(h), scale(w)));                                                \
   }
-#define UPSAMPLE_2D_ALIGNED_BACKWARD(NAME, OP)                                                                  \
-  ACLNN(aclnn##NAME, (const Tensor& grad, const Ints& size, const Ints& input, bool align, double h, double w,  \
-                      Tensor& out)) {                                                                           \
-    put(out, at::OP(grad, size, input, align, scale(h), scale(w)));                                             \
+#define UPSAMPLE_2D_ALIGNED_BACKWARD(NAME, OP)                                                                    \
+  ACLNN(aclnn##NAME,                                                                                              \
+        (const Tensor& grad, const Ints& size, const Ints& input, bool align, double h, double w, Tensor& out)) { \
+    put(out, at::OP(grad, size, input, align, scale(h), scale(w)));                                               \
   }
 UPSAMPLE_2D(UpsampleBilinear2d, upsample_bilinear2d)
 UPSAMPLE_2D(UpsampleBicubic2d, upsample_bicubic2d)
@@ -172,17 +173,17 @@ UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBicubic2dBackward, upsample_bicubic2d_backw
 UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBilinear2dAABackward, _upsample_bilinear2d_aa_backward)
 UPSAMPLE_2D_ALIGNED_BACKWARD(UpsampleBicubic2dAAGrad, _upsample_bicubic2d_aa_backward)
 
-#define GRID_SAMPLER(N)                                                                                               \
-  ACLNN(aclnnGridSampler##N##D, (const Tensor& self, const Tensor& grid, int64_t mode, int64_t padding, bool align,   \
-                                 Tensor& out)) {                                                                      \
-    put(out, at::grid_sampler_##N##d(self, grid, mode, padding, align));                                              \
-  }                                                                                                                   \
-  ACLNN(aclnnGridSampler##N##DBackward, (const Tensor& grad, const Tensor& self, const Tensor& grid, int64_t mode,    \
-                                         int64_t padding, bool align, std::array<bool, 2> mask,                       \
-                                         const MaybeTensor& dself, const MaybeTensor& dgrid)) {                       \
-    const auto [dx, dg] = at::grid_sampler_##N##d_backward(grad, self, grid, mode, padding, align, mask);             \
-    put(dself, dx);                                                                                                   \
-    put(dgrid, dg);                                                                                                   \
+#define GRID_SAMPLER(N)                                                                                         \
+  ACLNN(aclnnGridSampler##N##D,                                                                                 \
+        (const Tensor& self, const Tensor& grid, int64_t mode, int64_t padding, bool align, Tensor& out)) {     \
+    put(out, at::grid_sampler_##N##d(self, grid, mode, padding, align));                                        \
+  }                                                                                                             \
+  ACLNN(aclnnGridSampler##N##DBackward,                                                                         \
+        (const Tensor& grad, const Tensor& self, const Tensor& grid, int64_t mode, int64_t padding, bool align, \
+         std::array<bool, 2> mask, const MaybeTensor& dself, const MaybeTensor& dgrid)) {                       \
+    const auto [dx, dg] = at::grid_sampler_##N##d_backward(grad, self, grid, mode, padding, align, mask);       \
+    put(dself, dx);                                                                                             \
+    put(dgrid, dg);                                                                                             \
   }
 GRID_SAMPLER(2)
 GRID_SAMPLER(3)

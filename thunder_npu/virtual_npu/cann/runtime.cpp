@@ -1,5 +1,5 @@
-// The CANN runtime on host memory: devices, contexts, memory, streams, events. Work is done when it is submitted, on the
-// calling thread, so a stream is always idle and an event has happened once it is recorded.
+// The CANN runtime on host memory: devices, contexts, memory, streams, events. Work is done when it is submitted, on
+// the calling thread, so a stream is always idle and an event has happened once it is recorded.
 #include <algorithm>
 #include <array>
 #include <cstdarg>
@@ -18,9 +18,9 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 constexpr int kHost = -1;
-constexpr size_t kAlignment = 512;          // CANN aligns device memory to 512 bytes
-constexpr int kPoison = 0xFF;               // NaN in every float type, -1 in every integer type
-constexpr int64_t kL2Bytes = 192ll << 20;   // Atlas A2
+constexpr size_t kAlignment = 512;         // CANN aligns device memory to 512 bytes
+constexpr int kPoison = 0xFF;              // NaN in every float type, -1 in every integer type
+constexpr int64_t kL2Bytes = 192ll << 20;  // Atlas A2
 
 struct Block {
   size_t bytes;
@@ -272,10 +272,17 @@ static int64_t cores(const char* kind) {
 
 VNPU_API aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo what, int64_t* value) {
   switch (what) {
-    case ACL_DEVICE_INFO_AI_CORE_NUM: *value = cores("cube"); break;
-    case ACL_DEVICE_INFO_VECTOR_CORE_NUM: *value = cores("vector"); break;
-    case ACL_DEVICE_INFO_L2_SIZE: *value = kL2Bytes; break;
-    default: return fail(kFeatureNotSupported, "device capability %d is not emulated", static_cast<int>(what));
+    case ACL_DEVICE_INFO_AI_CORE_NUM:
+      *value = cores("cube");
+      break;
+    case ACL_DEVICE_INFO_VECTOR_CORE_NUM:
+      *value = cores("vector");
+      break;
+    case ACL_DEVICE_INFO_L2_SIZE:
+      *value = kL2Bytes;
+      break;
+    default:
+      return fail(kFeatureNotSupported, "device capability %d is not emulated", static_cast<int>(what));
   }
   return ACL_SUCCESS;
 }
@@ -283,11 +290,20 @@ VNPU_API aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo what, int64_t* 
 VNPU_API aclError aclrtGetDeviceInfo(uint32_t, aclrtDevAttr what, int64_t* value) {
   switch (what) {
     case ACL_DEV_ATTR_AICORE_CORE_NUM:
-    case ACL_DEV_ATTR_CUBE_CORE_NUM: *value = cores("cube"); break;
-    case ACL_DEV_ATTR_VECTOR_CORE_NUM: *value = cores("vector"); break;
-    case ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE: *value = static_cast<int64_t>(memory().limit); break;
-    case ACL_DEV_ATTR_L2_CACHE_SIZE: *value = kL2Bytes; break;
-    default: return fail(kFeatureNotSupported, "device attribute %d is not emulated", static_cast<int>(what));
+    case ACL_DEV_ATTR_CUBE_CORE_NUM:
+      *value = cores("cube");
+      break;
+    case ACL_DEV_ATTR_VECTOR_CORE_NUM:
+      *value = cores("vector");
+      break;
+    case ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE:
+      *value = static_cast<int64_t>(memory().limit);
+      break;
+    case ACL_DEV_ATTR_L2_CACHE_SIZE:
+      *value = kL2Bytes;
+      break;
+    default:
+      return fail(kFeatureNotSupported, "device attribute %d is not emulated", static_cast<int>(what));
   }
   return ACL_SUCCESS;
 }

@@ -120,7 +120,9 @@ bool alive(const void* object, const char* kind) {
 size_t live_objects() {
   auto& objects = leaked<Objects>();
   std::lock_guard lock(objects.mutex);
-  return objects.kind.size();
+  size_t count = 0;
+  for (const auto& [object, kind] : objects.kind) count += std::strncmp(kind, "aclrt", 5) != 0;
+  return count;
 }
 
 Operator::Operator(const char* name) : name(name), next(operators.load()) { operators = this; }
@@ -185,7 +187,8 @@ VNPU_API char* vnpu_events(uint64_t from) {
 VNPU_API char* vnpu_counters() {
   std::string text = "{";
   for (const Operator* op = operators; op; op = op->next)
-    if (uint64_t calls = op->calls) text += (text.size() > 1 ? ",\"" : "\"") + std::string(op->name) + "\":" + std::to_string(calls);
+    if (uint64_t calls = op->calls)
+      text += (text.size() > 1 ? ",\"" : "\"") + std::string(op->name) + "\":" + std::to_string(calls);
   return owned(text + "}");
 }
 

@@ -36,11 +36,12 @@ int64_t now_ns();  // CLOCK_MONOTONIC, the clock of Python's time.monotonic_ns()
 // True when [address, address + bytes) lies within one live allocation of a device.
 bool on_device(const void* address, size_t bytes);
 
-// Live acl objects: a pointer that is not one of them means that the caller's argument list differs from ours. ---------
+// Live acl objects: a pointer that is not one of them means that the caller's argument list differs from ours.
+// ---------
 void born(const void* object, const char* kind);
 bool dead(const void* object, const char* kind);  // false if it was not alive, or of another kind
 bool alive(const void* object, const char* kind);
-size_t live_objects();
+size_t live_objects();  // of operators' descriptors; not streams and events, which torch_npu makes when it likes
 
 // Operators ----------------------------------------------------------------------------------------------------------
 struct Operator {
