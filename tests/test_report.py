@@ -52,6 +52,20 @@ def test_rewrites(explained):
     assert "2 times one tensor" in done["reason"]
 
 
+def test_regions():
+    scores, mask = torch.randn(2, 3, 8, 8, requires_grad=True), torch.zeros(2, 1, 1, 8)
+    jitted = jit(lambda s, m: torch.softmax(s * 0.125 + m, -1))
+    jitted(scores, mask).sum().backward()
+    report = thunder_npu.explain(jitted)
+    forward, backward = report.regions
+    assert (forward["name"], forward["rows"], forward["width"]) == ("TritonAscend0", 48, 8)
+    assert forward["bytes_read"] + forward["bytes_written"] < forward["bytes_unfused"]
+    assert "tl.store" in forward["source"]
+    assert "tl.load" in backward["source"]
+    assert "TritonAscend0" in str(report)
+    assert len(json.loads(report.to_json())["regions"]) == 2
+
+
 def test_text_json_html(explained):
     text = str(explained)
     for word in ("triton_ascend_softmax", "aclnn_log_softmax_backward", "RepeatCat", "width 999 >", "reference"):

@@ -1,4 +1,4 @@
-"""explain(): which symbol went to which executor, and why; which rewrites were done or declined, and why.
+"""explain(): which symbol went to which executor, which regions were fused, which rewrites were done, and why.
 
 Read from the traces of a compiled function after a call; nothing is computed or compiled here.
 """
@@ -20,6 +20,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_npu import routing
+from thunder_npu.executors.fusion import RegionInfo, regions
 from thunder_npu.executors.softmax_family import describe, routing_options
 from thunder_npu.transforms import Decision, decisions
 
@@ -40,8 +41,8 @@ class Row:
         width: length of the reduced axis of a softmax; None if it is symbolic or the op reduces nothing.
         executor: name of the executor that runs the symbol.
         reason: why it went there.
-        path: "device" for npu and cuda tensors, "reference" where one of our executors runs ATen's CPU kernel, "cpu" for
-            anything else on a CPU.
+        path: "device" for npu and cuda tensors, "reference" where one of our executors runs ATen's CPU kernel, "cpu"
+            for anything else on a CPU.
     """
 
     function: int
@@ -59,9 +60,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`explain` found. ``str()`` gives tables; ``rows`` and ``rewrites`` are plain data."""
+    """What :func:`explain` found. ``str()`` gives tables; ``rows``, ``regions`` and ``rewrites`` are plain data."""
 
     symbols: list[Row] = field(default_factory=list)
+    fused: list[RegionInfo] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
 
     @property
@@ -70,13 +72,19 @@ class Report:
         return [asdict(row) for row in self.symbols]
 
     @property
+    def regions(self) -> list[dict[str, Any]]:
+        """A dict per fused region, with the fields of ``executors.fusion.RegionInfo``, its Triton source among them."""
+        return [asdict(region) for region in self.fused]
+
+    @property
     def rewrites(self) -> list[dict[str, Any]]:
         """A dict per rewrite done or declined, with the fields of ``transforms.Decision``."""
         return [asdict(decision) for decision in self.decisions]
 
     def to_json(self) -> str:
-        """Rows and rewrites as a JSON object of two lists."""
-        return json.dumps({"rows": self.rows, "rewrites": self.rewrites}, indent=1, default=str)
+        """Rows, regions and rewrites as a JSON object of three lists."""
+        found = {"rows": self.rows, "regions": self.regions, "rewrites": self.rewrites}
+        return json.dumps(found, indent=1, default=str)
 
     def to_html(self) -> str:
         """The tables of ``str()`` as one HTML page."""
@@ -100,6 +108,16 @@ class Report:
             width = "" if row.width is None else str(row.width)
             table.add_row(trace, row.symbol, shape, row.dtype, width, row.executor, row.path, row.reason)
         console.print(table)
+        if self.fused:
+            table = Table(
+                "region", "rows × width", "reads", "writes", "bytes, of unfused", "why it ends", title="regions"
+            )
+            for r in self.fused:
+                moved = r.bytes_read + r.bytes_written
+                reads, writes = (" ".join(name for name, *_ in side) for side in (r.inputs, r.outputs))
+                share = f"{moved:,} ({moved / r.bytes_unfused:.0%})"
+                table.add_row(r.name, f"{r.rows} × {r.width}", reads, writes, share, "\n".join(r.ends))
+            console.print(table)
         if self.decisions:
             table = Table("transform", "done", "where", "reason", title="rewrites")
             for d in self.decisions:
@@ -117,15 +135,17 @@ def explain(compiled: Callable[..., Any]) -> Report:
         TypeError: it is none of these, or it has not been called yet.
     """
     symbols: list[Row] = []
+    fused: list[RegionInfo] = []
     rewrites: list[Decision] = []
     for index, function in enumerate(_compiled_functions(compiled)):
         rewrites += decisions(function)
         for direction, trace in _final_traces(function):
+            fused += regions(trace)
             for bsym, region in _flat(trace.bound_symbols):
                 row = _row(function, index, direction, bsym, region)
                 if row is not None:
                     symbols.append(row)
-    return Report(symbols, rewrites)
+    return Report(symbols, fused, rewrites)
 
 
 def _compiled_functions(compiled: Callable[..., Any]) -> list[Callable[..., Any]]:

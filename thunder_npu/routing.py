@@ -90,12 +90,12 @@ def claim(executor: str, softmax: Softmax, options: Options) -> Claim:
 
 
 def route(softmax: Softmax, options: Options, order: Sequence[str] = (ACLNN, TRITON_ASCEND)) -> Route:
-    """The first executor in ``order`` that takes ``softmax``; with none, the reasons of all."""
+    """The first executor in ``order`` that takes ``softmax``, its reason and those of the ones before it."""
     refusals = []
     for executor in order:
         answer = claim(executor, softmax, options)
         if answer.taken:
-            return Route(executor, answer.reason)
+            return Route(executor, "; ".join([answer.reason, *refusals]))
         refusals.append(f"{executor}: {answer.reason}")
     return Route(None, "; ".join(refusals))
 
@@ -128,8 +128,7 @@ def _triton_ascend(softmax: Softmax, options: Options) -> Claim:
         refusal = missing_triton(softmax.device) or kernels.unsupported(softmax.op, softmax.dtype, softmax.result_dtype)
         if refusal is not None:
             return Claim(False, refusal)
-    width = "a symbolic width: the kernels take any" if softmax.width is None else f"width {softmax.width}"
-    return Claim(True, f"{width}, not claimed before it in the list of executors")
+    return Claim(True, "rows of any width")
 
 
 @lru_cache
