@@ -23,6 +23,8 @@ def log_softmax(a: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> 
 
 def safe_softmax(a: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """aclnnSoftmax with exact zeros in the rows of ``a`` that hold only -inf (judged before the cast, as ATen does)."""
+    if a.device.type == "cpu":
+        return torch._safe_softmax(a, dim, dtype)  # as eager: four calls from Python add 4 µs to ATen's 4
     dead = torch.eq(a, -math.inf).all(dim, keepdim=True)
     return softmax(a, dim, dtype).masked_fill_(dead, 0.0)
 
