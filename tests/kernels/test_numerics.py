@@ -8,11 +8,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thunder_npu import kernels
 from thunder_npu.kernels.launch import launch
+from thunder_npu.kernels.tile_kernels import tile_base
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, *HALF)
@@ -238,6 +241,25 @@ def test_empty_and_scalar_tensors(device: str) -> None:
         assert kernels.softmax(torch.tensor(3.0, device=device), dim).item() == 1
         assert kernels.log_softmax(torch.tensor(3.0, device=device), dim).item() == 0
         assert kernels.softmax(torch.tensor(INF, device=device), dim).isnan()
+
+
+@triton.jit
+def store_base(out_ptr, tile, rows, o1, o2, s0, s1, s2, row_stride, ROWS: tl.constexpr, OUTER: tl.constexpr):  # noqa: N803
+    tl.store(out_ptr, tile_base(tile, rows, o1, o2, s0, s1, s2, row_stride, ROWS, OUTER))
+
+
+@pytest.mark.parametrize(("outer", "rows", "rows_per_tile"), [(1, 2**31 + 2**20, 1000), (6, 1000, 64), (3, 2**30, 512)])
+def test_tiles_past_2_to_the_31_elements(outer: int, rows: int, rows_per_tile: int, device: str) -> None:
+    """The 64-bit offset of the first, a middle and the last tile, without the memory behind them."""
+    out = torch.zeros(1, dtype=torch.int64, device=device)
+    stride, row_tiles = 7, -(-rows // rows_per_tile)
+    for tile in (0, row_tiles * outer // 2, row_tiles * outer - 1):
+        i, r = divmod(tile, row_tiles)
+        i0, (i1, i2) = i // 6, divmod(i % 6, 2)
+        first = min(r * rows_per_tile, rows - rows_per_tile)
+        arguments = (out, tile, rows, 3, 2, 2**40, 2**35, 2**33, stride)
+        store_base[(1,)](*arguments, ROWS=rows_per_tile, OUTER=outer > 1)
+        assert out.item() == i0 * 2**40 + i1 * 2**35 + i2 * 2**33 + first * stride
 
 
 def test_more_axes_than_a_launch_takes(device: str) -> None:

@@ -233,6 +233,7 @@ def _ascend(target: Target, fit: int, block: int, all_rows: int, outer: int, wid
 
 
 # ---- CUDA: (largest block, elements per tile, warps) by the size of the widest element, measured on an H200 ----
+# 0 elements: a loop is faster than a tile that size.
 
 Table = dict[int, tuple[tuple[int, int, int], ...]]
 
@@ -241,8 +242,8 @@ _TILE: Table = {
     4: ((128, 512, 4), (1024, 1024, 4), (2048, 4096, 16), (16384, 4096, 16), (32768, 32768, 32)),
 }
 _TILE_BACKWARD: Table = {
-    2: ((256, 4096, 8), (1024, 1024, 4), (2048, 2048, 8), (4096, 8192, 8), (16384, 8192, 16)),
-    4: ((128, 4096, 32), (1024, 4096, 16), (2048, 2048, 16), (8192, 8192, 16), (16384, 8192, 32)),
+    2: ((256, 4096, 8), (1024, 1024, 4), (2048, 2048, 8), (8192, 8192, 8), (16384, 0, 0), (32768, 32768, 16)),
+    4: ((128, 4096, 32), (1024, 4096, 16), (2048, 4096, 16), (4096, 8192, 16), (16384, 16384, 32)),
 }
 _RAGGED: Table = {
     2: ((256, 2048, 2), (1024, 1024, 1), (4096, 2048, 2)),
@@ -269,7 +270,8 @@ _SCATTERED_ROWS = 32
 
 
 def _entry(table: Table, size: int, width: int) -> tuple[int, int] | None:
-    return next(((amount, warps) for limit, amount, warps in table[max(2, size)] if width <= limit), None)
+    found = next(((amount, warps) for limit, amount, warps in table[max(2, size)] if width <= limit), None)
+    return found if found and found[0] else None
 
 
 def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool) -> Plan:

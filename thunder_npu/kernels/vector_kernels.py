@@ -41,7 +41,7 @@ def edge_offsets(start, body_start, body_end, end, VECTOR: tl.constexpr):
 @triton.jit
 def ragged_tile(tile, rows, width, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
     """64-bit base of a tile, then offsets and masks of its rows' bodies and edges."""
-    first = tl.minimum(tile * ROWS, rows - ROWS).to(tl.int64) * width
+    first = tl.minimum(tile.to(tl.int64) * ROWS, rows - ROWS) * width
     base = first // VECTOR * VECTOR
     start = tl.expand_dims((first - base).to(tl.int32) + tl.arange(0, ROWS) * width, 1)
     end = start + width
