@@ -8,6 +8,7 @@ import runpy
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 
 from thunder_npu.virtual_npu import enable, record, summary
 from thunder_npu.virtual_npu.soc import DEFAULT_SOC, SOCS
@@ -52,7 +53,10 @@ def main(arguments: list[str]) -> None:
         elif options.code:
             sys.argv = ["-c", *program[1:]]
             sys.path[0] = ""
-            exec(compile(program[0], "<string>", "exec"), {"__name__": "__main__"})
+            sys.modules["__main__"] = main_module = ModuleType(
+                "__main__"
+            )  # where pickle looks for what the code defines
+            exec(compile(program[0], "<string>", "exec"), main_module.__dict__)
         else:
             sys.argv = program
             sys.path[0] = str(Path(program[0]).resolve().parent)

@@ -89,9 +89,9 @@ def enable(
     handle = ctypes.CDLL(str(directory / build.CORE))
     for name in build.CANN_NAMES:
         ctypes.CDLL(str(directory / f"lib{name}.so"))
-    library.attach(handle)
     with contextlib.redirect_stdout(sys.stderr):  # it prints that ASCEND_HOME_PATH is not set
         import torch_npu  # noqa: F401
+    library.attach(handle)
     _install_triton_driver(chip)
 
 

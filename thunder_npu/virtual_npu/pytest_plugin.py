@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from thunder_npu.virtual_npu import library
+
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 
@@ -20,7 +22,8 @@ def virtual_npu() -> Iterator[ModuleType]:
     """The enabled `thunder_npu.virtual_npu`, its counters at zero; faults that the test leaves behind are cleared."""
     from thunder_npu import virtual_npu
 
-    virtual_npu.enable()
+    if library.loaded() is None:  # the launcher may have enabled it, with settings of its own
+        virtual_npu.enable()
     virtual_npu.reset_counters()
     yield virtual_npu
     virtual_npu.clear_faults()
