@@ -7,6 +7,7 @@ import thunder
 import torch
 import torch.nn.functional as F
 from thunder.dynamo import thunderfx
+from thunder.executors import torchex
 from traces import EXECUTORS, jit
 
 import thunder_npu
@@ -87,6 +88,22 @@ def test_what_nobody_claims_says_why():
     assert row["reason"] == "aclnn: width 8 ≤ softmax_aclnn_max_fuse_numel=256"
 
 
+@pytest.mark.parametrize(
+    ("options", "cat", "softmax"),
+    [
+        ({}, "left, some operands repeat", "rows of any width"),
+        ({"repeat_cat": False}, "left, the option repeat_cat is off", "rows of any width"),
+        ({"executors": None}, "no RepeatCat has looked at it", "neither aclnn nor triton_ascend is in the list"),
+        ({"executors": [torchex.ex, *EXECUTORS]}, "left, some operands repeat", "taken before triton_ascend was asked"),
+    ],
+)
+def test_the_reason_is_about_who_took_it(options, cat, softmax):
+    jitted = jit(lambda x: (torch.cat((x, x, x.exp())), torch.cat((x, x.exp())), torch.softmax(x, -1)), **options)
+    jitted(torch.randn(2, 8))
+    reasons = [r["reason"] for r in thunder_npu.explain(jitted).rows]
+    assert all(r.startswith(want) for r, want in zip(reasons, (cat, "different tensors", softmax), strict=True)), reasons
+
+
 def test_a_cache_hit_explains_the_entry_that_ran():
     jitted = jit(lambda x: torch.softmax(x, -1))
     x, y = torch.randn(2, 8, requires_grad=True), torch.randn(2, 999, requires_grad=True)
@@ -109,6 +126,13 @@ def test_symbolic_widths():
     (row,) = thunder_npu.explain(jitted).rows
     assert row["width"] is None
     assert "symbolic" in row["reason"]
+    assert row["shape"] == ("i0", "i1")
+
+
+def test_text_is_no_markup():
+    jitted = jit(lambda x: torch.cat((x, x)), cache="symbolic values")
+    jitted(torch.randn(2, 3))
+    assert "f32[i0, i1]" in str(thunder_npu.explain(jitted))
 
 
 def test_thunderfx_and_compile():

@@ -16,7 +16,7 @@ import thunder
 import torch
 from rich.console import Console
 from rich.table import Table
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_npu import routing
@@ -97,7 +97,8 @@ class Report:
         return out.getvalue().rstrip("\n")
 
     def _print(self, *, record: bool) -> Console:
-        console = Console(file=io.StringIO(), width=160, record=record)
+        # No markup: a shape like [i0, i1] would be read as a style.
+        console = Console(file=io.StringIO(), width=160, record=record, markup=False)
         table = Table(title="symbols")
         for name in ("trace", "symbol", "shape", "dtype", "width", "executor", "path", "reason"):
             table.add_column(name, justify="right" if name == "width" else "left")
@@ -194,14 +195,14 @@ def _row(
     runner = (region or bsym).sym.executor
     executor = "torch" if runner is None else str(runner.name)
     a = tensors[0]
-    softmax, reason = _why(function, bsym, op, a)
+    softmax, reason = _why(function, bsym, op, a, executor)
     on_cpu = a.device.type == "cpu"
     return Row(
         function=index,
         trace=direction,
         symbol=bsym.sym.name if region is None else f"{region.sym.name}: {bsym.sym.name}",
         op=op,
-        shape=tuple(n if type(n) is int else str(n) for n in a.shape),
+        shape=tuple(n.name if isinstance(n, NumberProxy) else n for n in a.shape),
         dtype=a.dtype.shortname(),
         device=str(a.device.device_str()),
         width=None if softmax is None else softmax.width,
@@ -212,12 +213,16 @@ def _row(
 
 
 def _why(
-    function: Callable[..., Any], bsym: BoundSymbol, op: str, a: TensorProxy
+    function: Callable[..., Any], bsym: BoundSymbol, op: str, a: TensorProxy, executor: str
 ) -> tuple[routing.Softmax | None, str]:
     """The softmax that ``bsym`` computes, as routing sees it, and why it went where it is."""
     forward = op.removesuffix("_backward")
     if forward not in routing.OPS:
-        return None, "" if op == "attention" else "different tensors"
+        decided = [tag.reason for tag in bsym.tags if isinstance(tag, Decision)]
+        operands = [p.name for p in bsym.flat_proxy_args]
+        if decided or op == "attention":
+            return None, "; ".join(decided)
+        return None, "different tensors" if len(set(operands)) == len(operands) else "no RepeatCat has looked at it"
     data = thunder.compile_data(function)
     options = routing_options(data.compile_options)
     arguments = [*bsym.args[1:], *bsym.kwargs.values()]
@@ -227,4 +232,9 @@ def _why(
     if softmax is None:
         return None, ""
     order = [str(ex.name) for ex in data.executors_list if ex.name in (routing.ACLNN, routing.TRITON_ASCEND)]
-    return softmax, routing.route(softmax, options, order).reason
+    if not order:
+        return softmax, f"neither {routing.ACLNN} nor {routing.TRITON_ASCEND} is in the list of executors"
+    route = routing.route(softmax, options, order)
+    if route.executor not in (None, executor):
+        return softmax, f"taken before {route.executor} was asked"
+    return softmax, route.reason
