@@ -101,7 +101,8 @@ def test_the_reason_is_about_who_took_it(options, cat, softmax):
     jitted = jit(lambda x: (torch.cat((x, x, x.exp())), torch.cat((x, x.exp())), torch.softmax(x, -1)), **options)
     jitted(torch.randn(2, 8))
     reasons = [r["reason"] for r in thunder_npu.explain(jitted).rows]
-    assert all(r.startswith(want) for r, want in zip(reasons, (cat, "different tensors", softmax), strict=True)), reasons
+    wanted = (cat, "different tensors", softmax)
+    assert all(reason.startswith(want) for reason, want in zip(reasons, wanted, strict=True)), reasons
 
 
 def test_a_cache_hit_explains_the_entry_that_ran():
