@@ -211,7 +211,8 @@ def results(case: Case, function: Callable[..., Any]) -> list[torch.Tensor]:
     wanted = [t for t in leaves if t.requires_grad]
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     gradients = torch.autograd.grad([o for o, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True)
-    return [*(o.detach() for o in outputs), *(g for g in gradients if g is not None)]
+    # Of a tensor that no gradient reaches, eager says None and Thunder zeros.
+    return [*(o.detach() for o in outputs), *(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, wanted))]
 
 
 def check(seed: int) -> int:

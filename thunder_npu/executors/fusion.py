@@ -410,7 +410,7 @@ class Growth:
         graph = self.graph
         if i in graph.region_of:
             raise Refusal(f"{graph.bsyms[i].sym.name} is in another region")
-        made = graph.steps(i)
+        graph.steps(i)
         if graph.is_free(i):
             return
         if graph.is_backward(i) != graph.is_backward(self.seed):
@@ -422,8 +422,6 @@ class Growth:
         spans_rows = all(prod(p.shape) in (self.elements, self.rows) for p in outs)
         if needed_outside and not spans_rows:
             raise Refusal(f"{graph.bsyms[i].sym.name} is smaller than the rows and used elsewhere too")
-        if needed_outside and _is_view(made) and not self._feeds(i):
-            raise Refusal(f"{graph.bsyms[i].sym.name} is a view of the result")
         if any(torch_dtype(p) not in IN_MEMORY for p in outs if needed_outside):
             raise Refusal(f"{graph.bsyms[i].sym.name} gives integers")
         if not graph.is_convex(self.members | {i}):

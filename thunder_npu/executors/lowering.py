@@ -109,6 +109,10 @@ def _steps(bsym: BoundSymbol, family: str) -> Iterator[Step]:
             raise Refusal(f"{name} gives no tensor")
         yield Step(OPERATIONS[identifier], bsym.output, tuple(bsym.args), dict(bsym.kwargs))
         return
+    if name in ("half", "bfloat16") and len(bsym.flat_proxy_args) == 1 and not bsym.subsymbols:
+        # Thunder takes these methods over from PyTorch as they are, with no prims inside.
+        yield Step("cast", bsym.output, tuple(bsym.flat_proxy_args), {})
+        return
     if name in ("copy_", "update_aliases"):
         # As part of a region only the value of an in-place update counts; whether that is so, fusion.py decides.
         yield Step("alias", bsym.flat_proxy_outs[0], (bsym.flat_proxy_args[0],), {})
@@ -317,6 +321,8 @@ class Lowering:
             raise Refusal(f"{proxy.name} varies inside the row but has no dimension for it")
         if torch_dtype(proxy) not in IN_MEMORY:
             raise Refusal(f"{proxy.name} is {proxy.dtype}")
+        if COLUMN in places and places[-1] != COLUMN:
+            raise Refusal(f"{proxy.name} has the rows' elements apart in memory")
         self.places_of[proxy.name] = places
         return number
 
@@ -472,8 +478,16 @@ class Lowering:
         if step.op == "where" and known[0] is not None:
             return self.cast(arguments[1 if known[0] else 2], dtype)
         if all(k is not None for k in known):
-            raise Refusal(f"{step.op} of constants")
+            return self.folded(step.op, arguments, dtype)
         return self.rounded(step.op, arguments, dtype)
+
+    def folded(self, op: str, arguments: Sequence[int], dtype: torch.dtype) -> int:
+        """An operation on constants, computed here as eager computes it."""
+        function = getattr(torch, op, None)
+        if function is None:
+            raise Refusal(f"{op} of constants")
+        operands = [torch.tensor(self.nodes[i].value, dtype=self.nodes[i].dtype) for i in arguments]
+        return self.constant(function(*operands).to(dtype).item(), dtype)
 
     def logical(self, op: str, arguments: Sequence[int], known: Sequence[Any]) -> int:
         """A bitwise operation on booleans of which at least one is a constant."""
