@@ -22,15 +22,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from thunder_npu.kernels.launch import NATIVE, launch_arguments
 from thunder_npu.kernels.layout import Layout, row_layout
-from thunder_npu.kernels.plan import BUDGET, LIVE, ascend_target, plan, plan_bytes
+from thunder_npu.kernels.plan import BUDGET, LIVE, Plan, ascend_target, plan, plan_bytes
 from thunder_npu.virtual_npu.soc import SOCS
+
+if TYPE_CHECKING:
+    from thunder_npu.virtual_npu.triton_cpu import BufferReport
 
 WIDTHS = (
     *(1, 2, 7, 8, 16, 31, 32, 64, 100, 128, 197, 256, 257, 512, 577, 1000, 1024, 2048, 4096, 8192, 12288, 16384),
@@ -100,10 +103,8 @@ def layout_of(case: Case) -> Layout:
 
 def compile_case(case: Case) -> Result:
     """Plan, compile and judge one case."""
-    from thunder_npu.virtual_npu.triton_cpu import compile_kernel
-
-    function, signature, constants, divisible, bytes_modelled, chosen = _request(case)
-    report = compile_kernel(function, signature, constants, soc=case.soc, divisible_by_16=divisible).report
+    report, chosen = compile_report(case)
+    modelled = plan_bytes(case.kernel, chosen, layout_of(case), *_sizes(case))
     problems = []
     if not report.fits:
         problems.append("does not fit")
@@ -111,18 +112,33 @@ def compile_case(case: Case) -> Result:
         problems.append(f"retried without {', '.join(report.retries)}")
     if report.bytes_planned > BUDGET * report.bytes_available:
         problems.append(f"{report.bytes_planned / report.bytes_available:.0%} of the unified buffer")
-    if report.bytes_planned > bytes_modelled:
-        problems.append(f"more than the model's {bytes_modelled} bytes")
+    if report.bytes_planned > modelled:
+        problems.append(f"more than the model's {modelled} bytes")
     problems += scalar_code(report.hivm)
+    described = f"{chosen.rows}×{chosen.block} {'one pass' if chosen.one_pass else 'loop'}"
     return Result(
-        case, chosen, report.bytes_planned, bytes_modelled, report.bytes_available, len(report.retries), tuple(problems)
+        case,
+        described,
+        report.bytes_planned,
+        modelled,
+        report.bytes_available,
+        len(report.retries),
+        tuple(problems),
     )
+
+
+def compile_report(case: Case) -> tuple[BufferReport, Plan]:
+    """What BiShengIR says about a case's kernel, and the plan."""
+    from thunder_npu.virtual_npu.triton_cpu import compile_kernel
+
+    function, signature, constants, divisible, chosen = _request(case)
+    return compile_kernel(function, signature, constants, soc=case.soc, divisible_by_16=divisible).report, chosen
 
 
 def scalar_code(hivm: str) -> list[str]:
     """Signs of scalar code in planned HIVM: int64 vector compares, loops whose counters address on-chip memory."""
     found = []
-    if re.search(r"hivm\.hir\.vcmp[^\n]*xi64", hivm):
+    if re.search(r"vcmp\w*[^\n]*(?:xi64|int64)", hivm):
         found.append("int64 vector compare")
     counters = set(re.findall(r"scf\.(?:for|parallel) \(?(%\w+)", hivm))
     for indices in re.findall(r"memref\.(?:load|store) [^\n\[]*\[([^\]]*)\][^\n]*address_space<ub>", hivm):
@@ -132,16 +148,19 @@ def scalar_code(hivm: str) -> list[str]:
     return found
 
 
-def _request(case: Case) -> tuple[Any, dict[str, str], dict[str, Any], tuple[str, ...], int, str]:
+def _sizes(case: Case) -> tuple[list[int], list[int]]:
+    inputs = 2 if case.kernel.endswith("backward") else 1
+    return [BYTES[case.dtype_in]] * inputs, [BYTES[case.dtype_out]]
+
+
+def _request(case: Case) -> tuple[Any, dict[str, str], dict[str, Any], tuple[str, ...], Plan]:
     """What the JIT would compile for a case: integers equal to 1 are constants, multiples of 16 are known as such."""
     layout = layout_of(case)
-    inputs = len(layout.tensors) - 1
-    loads, stores = [BYTES[case.dtype_in]] * inputs, [BYTES[case.dtype_out]]
-    target = ascend_target(case.soc, SOCS[case.soc].vector_cores)
-    chosen = plan(case.kernel, layout, loads, stores, target)
+    loads, stores = _sizes(case)
+    chosen = plan(case.kernel, layout, loads, stores, ascend_target(case.soc, SOCS[case.soc].vector_cores))
     function, numbers, constexpr = launch_arguments(case.kernel, chosen, layout, NATIVE)
     parameters = [p for p in function.params if p.name not in constexpr]
-    dtypes = (*[case.dtype_in] * inputs, case.dtype_out)
+    dtypes = (*[case.dtype_in] * len(loads), case.dtype_out)
     signature = {p.name: f"*{t}" for p, t in zip(parameters, dtypes, strict=False)}
     constants, divisible = dict(constexpr), list(signature)
     for parameter, value in zip(parameters[len(dtypes) :], numbers, strict=True):
@@ -151,9 +170,7 @@ def _request(case: Case) -> tuple[Any, dict[str, str], dict[str, Any], tuple[str
         signature[parameter.name] = "i32" if value < 2**31 else "i64"
         if value % 16 == 0 and not parameter.do_not_specialize:
             divisible.append(parameter.name)
-    described = f"{chosen.rows}×{chosen.block} {'one pass' if chosen.one_pass else 'loop'}"
-    modelled = plan_bytes(case.kernel, chosen, layout, loads, stores)
-    return function, signature, constants, tuple(divisible), modelled, described
+    return function, signature, constants, tuple(divisible), chosen
 
 
 def distinct(all_cases: list[Case]) -> dict[Case, Case]:
