@@ -25,7 +25,6 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "cann"
 CORE = "libvirtual_cann.so"
 CANN_NAMES = ("hccl", "ascendcl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi")
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-w")
 
 
 def libraries() -> Path:
@@ -81,6 +80,12 @@ def _compiler() -> str:
     )
 
 
+def _flags() -> tuple[str, ...]:
+    major, minor = map(int, importlib.metadata.version("torch").split(".")[:2])
+    standard = 20 if (major, minor) >= (2, 12) else 17  # what torch's headers ask for
+    return (f"-std=c++{standard}", "-O1", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-w")
+
+
 def _cache() -> Path:
     base = os.environ.get("THUNDER_NPU_CACHE_DIR")
     if base:
@@ -92,7 +97,7 @@ def _key(compiler: str, sources: Iterable[Path]) -> str:
     """Names what is made of these sources by this compiler against the installed torch and torch_npu."""
     path = os.path.realpath(compiler)
     binary = os.stat(path)
-    digest = hashlib.sha256(repr((FLAGS, path, binary.st_size, binary.st_mtime_ns, str(_package("torch")))).encode())
+    digest = hashlib.sha256(repr((_flags(), path, binary.st_size, binary.st_mtime_ns, str(_package("torch")))).encode())
     for source in sources:
         digest.update(source.name.encode() + source.read_bytes())
     versions = (importlib.metadata.version(name) for name in ("torch", "torch_npu"))
@@ -121,7 +126,7 @@ def _build(out: Path, compiler: str, torch: Path, torch_npu: Path) -> None:
         result = kept / f"{unit.stem}-{_key(compiler, (unit, *headers))}.o"
         if not result.exists():
             fresh = out / f"{unit.stem}.o"
-            _run([compiler, *FLAGS, *includes, "-c", str(unit), "-o", str(fresh)])
+            _run([compiler, *_flags(), *includes, "-c", str(unit), "-o", str(fresh)])
             fresh.rename(result)
         done += 1
         progress(f"compiled {done} of {len(units)} files")
