@@ -137,6 +137,7 @@ def measure(name: str, dtype: torch.dtype, width: int, copy: float) -> list[dict
     recomputes = name == "Gemma-2 soft-cap"
     rows = []
     for contender, function in contenders(name).items():
+
         def forward(function: Callable[..., torch.Tensor] = function) -> torch.Tensor:
             with torch.no_grad():
                 return function(*tensors)

@@ -3,8 +3,8 @@
     python benchmarks/gpu_bert_step.py [--batch 32] [--width 384] [--out results.json]
 
 bf16, eager attention, dropout 0, random weights and tokens; a step is forward, loss, backward. Times are medians of
-single steps between device synchronisations, so they include what the host costs. A profile then says where the device's
-time goes in the two of ours.
+single steps between device synchronisations, so they include what the host costs. A profile then says where the
+device's time goes, with torch.compile and in the two of ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import transformers
-
 from gpu_attention_chain import versions
 
 Model = Callable[..., Any]

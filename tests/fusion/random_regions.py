@@ -53,7 +53,7 @@ class Case:
 
 
 def kinked(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A function whose gradient jumps. In a half type rounding decides on which side a value falls, so none flows there."""
+    """A function whose gradient jumps. In a half type rounding decides to which side, so none flows there."""
 
     def without_gradient(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         result = function(x, *others)
@@ -212,7 +212,10 @@ def results(case: Case, function: Callable[..., Any]) -> list[torch.Tensor]:
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     gradients = torch.autograd.grad([o for o, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True)
     # Of a tensor that no gradient reaches, eager says None and Thunder zeros.
-    return [*(o.detach() for o in outputs), *(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, wanted))]
+    return [
+        *(o.detach() for o in outputs),
+        *(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, wanted, strict=True)),
+    ]
 
 
 def check(seed: int) -> int:
@@ -226,7 +229,7 @@ def check(seed: int) -> int:
     got = results(case, jitted)
     assert len(got) == len(want), f"case {seed}\n{case}"
     if any(not close(case, g, w) for g, w in zip(got, want, strict=True)):
-        # Thunder's own gradients are not always eager's (sigmoid of -inf, a power): what it does alone is no fault here.
+        # Thunder's gradients are not always eager's (sigmoid of -inf): what it does alone is no fault here.
         want = results(case, regions.jit(function, executors=[]))
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         assert close(case, g, w), f"case {seed}, result {i}: off by {(g.float() - w.float()).abs().max()}\n{case}"

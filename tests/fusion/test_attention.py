@@ -44,8 +44,10 @@ def test_one_region_in_each_direction(name, training):
     torch.testing.assert_close(got, want)
     forward = thunder.last_traces(jitted)[-1]
     # T5 makes its position bias, for all layers, between the products of its first layer.
-    bias = {"to", "sub", "mul", "add", "lt", "true_divide", "torch_div_prim_impl", "where", "log", "abs", "minimum", "min",
-            "neg", "arange", "full_like", "full", "embedding", "zeros_like", "gt", "copy_", "update_aliases"}  # fmt: skip
+    bias = {
+        "abs", "add", "arange", "copy_", "embedding", "full", "full_like", "gt", "log", "lt", "min", "minimum", "mul",
+        "neg", "sub", "to", "torch_div_prim_impl", "true_divide", "update_aliases", "where", "zeros_like",
+    }  # fmt: skip
     check_gaps(forward, None, bias if name == "t5" else set())
     if training:
         grad = torch.randn_like(got)
@@ -66,7 +68,11 @@ def test_dropout_masks_are_thunders_and_what_uses_them_is_fused(name):
     got.sum().backward()
     forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
     (region,) = [b for b in forward.bound_symbols if is_region(b)]
-    masks = [b.output.name for b in forward.bound_symbols if b.sym.name == "lt" and b.flat_proxy_args[0].name in drawn(forward)]
+    masks = [
+        b.output.name
+        for b in forward.bound_symbols
+        if b.sym.name == "lt" and b.flat_proxy_args[0].name in drawn(forward)
+    ]
     assert len(masks) == 1
     assert masks[0] in {p.name for p in region.flat_proxy_args}, "the mask is read by the region"
     (back,) = [b for b in backward.bound_symbols if is_region(b)]

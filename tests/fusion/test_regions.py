@@ -20,7 +20,9 @@ def names(jitted) -> list[str]:
 
 
 def inside(jitted) -> list[str]:
-    return [s.sym.name for b in thunder.last_traces(jitted)[-1].bound_symbols if fusion.is_region(b) for s in b.subsymbols]
+    return [
+        s.sym.name for b in thunder.last_traces(jitted)[-1].bound_symbols if fusion.is_region(b) for s in b.subsymbols
+    ]
 
 
 def check(function, *tensors, ascend, count=1, **options):
@@ -54,16 +56,32 @@ def test_any_broadcast_is_read_in_place(shape, ascend):
 
 
 OPERATIONS = {
-    "exp": torch.exp, "log": lambda x: torch.log(x + 1.0), "tanh": torch.tanh, "sigmoid": torch.sigmoid, "abs": torch.abs,
-    "neg": torch.neg, "reciprocal": lambda x: torch.reciprocal(x + 1.0), "rsqrt": lambda x: torch.rsqrt(x + 1.0),
-    "sqrt": torch.sqrt, "pow": lambda x: x**2 + (x + 1.0) ** -1 + (x + 1.0) ** 3, "exp2": torch.exp2,
-    "minimum": lambda x: torch.minimum(x, 0.1 * torch.ones_like(x)), "maximum": lambda x: torch.maximum(x, -x),
-    "clamp": lambda x: x.clamp(0.1, 0.2), "where": lambda x: torch.where(x > 0.1, x, 0.0),
-    "masked_fill": lambda x: x.masked_fill(x <= 0.1, -1.0), "and": lambda x: torch.where((x > 0.1) & ~(x >= 0.3), x, 2.0),
-    "half and back": lambda x: x.half().float(), "bool to float": lambda x: (x > 0.1).float() * x,
-    "number left": lambda x: 1.0 - 2.0 / (3.0 + x), "sum": lambda x: x.sum(-1), "amax": lambda x: x.amax(-1, keepdim=True),
-    "mean": lambda x: x - x.mean(-1, keepdim=True), "amin": lambda x: x.amin(-1), "0-d": lambda x: x * torch.tensor(0.5),
-}  # fmt: skip
+    "exp": torch.exp,
+    "log": lambda x: torch.log(x + 1.0),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "abs": torch.abs,
+    "neg": torch.neg,
+    "reciprocal": lambda x: torch.reciprocal(x + 1.0),
+    "rsqrt": lambda x: torch.rsqrt(x + 1.0),
+    "sqrt": torch.sqrt,
+    "pow": lambda x: x**2 + (x + 1.0) ** -1 + (x + 1.0) ** 3,
+    "exp2": torch.exp2,
+    "minimum": lambda x: torch.minimum(x, 0.1 * torch.ones_like(x)),
+    "maximum": lambda x: torch.maximum(x, -x),
+    "clamp": lambda x: x.clamp(0.1, 0.2),
+    "where": lambda x: torch.where(x > 0.1, x, 0.0),
+    "masked_fill": lambda x: x.masked_fill(x <= 0.1, -1.0),
+    "and": lambda x: torch.where((x > 0.1) & ~(x >= 0.3), x, 2.0),
+    "half and back": lambda x: x.half().float(),
+    "bool to float": lambda x: (x > 0.1).float() * x,
+    "number left": lambda x: 1.0 - 2.0 / (3.0 + x),
+    "sum": lambda x: x.sum(-1),
+    "amax": lambda x: x.amax(-1, keepdim=True),
+    "mean": lambda x: x - x.mean(-1, keepdim=True),
+    "amin": lambda x: x.amin(-1),
+    "0-d": lambda x: x * torch.tensor(0.5),
+}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -74,7 +92,9 @@ def test_every_operation_joins(operation, dtype, ascend):
     assert not [n for n in names(jitted) if n not in ("TritonAscend0", "python_del", "python_return", "unpack_trivial")]
 
 
-@pytest.mark.parametrize("kind", ["swapped", "sliced", "column stride 2", "transposed", "expanded rows", "expanded columns"])
+@pytest.mark.parametrize(
+    "kind", ["swapped", "sliced", "column stride 2", "transposed", "expanded rows", "expanded columns"]
+)
 def test_strides(kind, ascend):
     x = {
         "swapped": torch.randn(3, 2, 5, 9).transpose(0, 1),
@@ -84,7 +104,9 @@ def test_strides(kind, ascend):
         "expanded rows": torch.randn(1, 3, 1, 9).expand(2, 3, 5, 9),
         "expanded columns": torch.randn(2, 3, 5, 1).expand(2, 3, 5, 9),
     }[kind]
-    check(lambda x, y: (torch.softmax(x * 0.5, -1) + y, torch.softmax(y, -1)), x, torch.randn(2, 3, 5, 9), ascend=ascend)
+    check(
+        lambda x, y: (torch.softmax(x * 0.5, -1) + y, torch.softmax(y, -1)), x, torch.randn(2, 3, 5, 9), ascend=ascend
+    )
 
 
 @pytest.mark.parametrize("offset", [0, 2])
@@ -138,7 +160,9 @@ def test_rows_that_are_dead_nan_or_infinite(ascend):
     x[2, 3] = torch.inf
     x[3, :4] = -torch.inf
     x[4] = torch.finfo(torch.float32).min
-    check(lambda x: (torch.softmax(x, -1) * 2.0, torch._safe_softmax(x, -1) + 1.0, x.amax(-1)), x, ascend=ascend, count=2)
+    check(
+        lambda x: (torch.softmax(x, -1) * 2.0, torch._safe_softmax(x, -1) + 1.0, x.amax(-1)), x, ascend=ascend, count=2
+    )
 
 
 # ---- what does not ---------------------------------------------------------------------------------------------------
@@ -227,7 +251,7 @@ def test_a_region_that_outgrows_the_buffer_is_split_not_retried(ascend):
     jitted = regions.jit(function, executors=TRITON_ONLY)
     with torch.no_grad():
         want = jitted(x, *ys)
-        (region,) = regions.forward_regions(jitted)
+        assert len(regions.forward_regions(jitted)) == 1
         outside = names(jitted).count("tanh")
         assert 0 < outside < 6, "some joined, the rest did not fit"
         regions.use_kernels(jitted)
@@ -280,7 +304,9 @@ def test_random_numbers_are_drawn_once_and_in_order():
 
 
 def test_with_inductor_behind(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # its fusions as they are, without the compiler
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: function
+    )  # its fusions as they are, without the compiler
 
     def function(a, b, m):
         return torch.softmax((a @ b) * 0.5 + m, -1) @ b.transpose(-1, -2) + 1.0
@@ -318,14 +344,16 @@ def test_rounding_follows_eager_unless_float32_is_allowed(ascend):
     assert rounds == {False: 2, True: 0}
 
 
-@pytest.mark.parametrize(("given", "written"), [({}, 1), ({"realize_tail_bcast": False}, 0), ({"tail_bcast_min_vec": 4}, 0)])
+@pytest.mark.parametrize(
+    ("given", "written"), [({}, 1), ({"realize_tail_bcast": False}, 0), ({"tail_bcast_min_vec": 4}, 0)]
+)
 def test_a_broadcast_over_short_rows_is_written_out_once(given, written, ascend):
     def function(s, b):
         p = torch.softmax(s * 0.5 + b, -1)
         return (p @ p.transpose(-1, -2)).sum() + (torch.softmax(s * b, -1) + b).sum()
 
     s, b = torch.randn(6, 5, 4), torch.randn(6, 5, 1)
-    jitted = check(function, s, b, ascend=ascend, count=2 if not written else 2, **given)
+    jitted = check(function, s, b, ascend=ascend, count=2, **given)
     assert names(jitted).count("contiguous") == written
     for region in regions.forward_regions(jitted):
         spread = [t for t in region.lowered.region.inputs if COLUMN not in t.places]

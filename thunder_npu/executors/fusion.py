@@ -1,4 +1,4 @@
-"""The fusion pass of the executor "triton_ascend": regions of a trace around softmax rows become one Triton kernel each.
+"""The fusion pass of the executor "triton_ascend": regions of a trace around softmax rows, one Triton kernel each.
 
     t1 = torch.mul(scores, 0.125)                      [t4] = TritonAscend0(mask, scores)
     t2 = torch.add(t1, mask)                    →        # t1 = torch.mul(scores, 0.125)
@@ -7,8 +7,8 @@
                                                          # t4 = Tensor.to(t3, torch.bfloat16)
 
 A region starts at a softmax that this executor has claimed and takes in producers and consumers as long as they work on
-the same rows. It runs after all symbols have been claimed: a symbol outside of every region stays with the executor that
-claimed it (or is still there for the fusion executors behind this one), as if this pass were not. Never taken in:
+the same rows. It runs after all symbols have been claimed: a symbol outside of every region stays with the executor
+that claimed it (or is still there for the fusion executors behind this one), as if this pass were not. Never taken in:
 
 - what :mod:`lowering` cannot express on rows (a matmul, a softmax that aclnn claimed, a reduction over other axes);
 - symbols of the backward into a forward region and the other way round, and anything across an in-place update;
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import torch
 import thunder.torch as ltorch
+import torch
 from thunder.core import prims
 from thunder.core.codeutils import SigInfo
 from thunder.core.devices import to_torch_device
@@ -151,9 +151,9 @@ def lower(bsyms: Iterable[BoundSymbol], outputs: Sequence[TensorProxy], executor
     return Lowering(body, outputs, float32_inside=inside).result()
 
 
-# ---- running a region --------------------------------------------------------------------------------------------------
+# ---- running a region ------------------------------------------------------------------------------------------------
 class FusedRegion:
-    """What a fused line of a trace calls: the region's kernel on npu and cuda tensors, its own symbols on CPU tensors."""
+    """What a fused line calls: the region's kernel on npu and cuda tensors, its own symbols on CPU tensors."""
 
     def __init__(
         self,
@@ -207,9 +207,9 @@ def _reference(
     return callable_
 
 
-# ---- the trace as a graph ----------------------------------------------------------------------------------------------
+# ---- the trace as a graph --------------------------------------------------------------------------------------------
 class Graph:
-    """Who makes and who reads what in a trace, and what each symbol is to a region. Indices are positions in the trace."""
+    """Who makes and who reads what in a trace, and what each symbol is to a region. Symbols go by their position."""
 
     def __init__(self, trace: TraceCtx, executor: TritonAscendExecutor) -> None:
         self.executor = executor
@@ -256,7 +256,7 @@ class Graph:
         return has_tags(bsym, {prims.OpTags.RANDOM_OP}) or bsym.sym.name in ("uniform", "uniform_philox", "bernoulli")
 
     def is_dead_update(self, i: int) -> bool:
-        """Whether symbol `i` is part of an in-place update of a tensor that nothing else sees, so that only the value counts.
+        """Whether symbol `i` belongs to an in-place update of a tensor that nothing else sees: only the value counts.
 
         T5 adds its position bias in place: ``scores += bias`` is an ``update_aliases`` of the matmul's result, an add,
         and a ``copy_`` of the sum into the result.
@@ -390,7 +390,7 @@ class Graph:
         return True
 
 
-# ---- growing -----------------------------------------------------------------------------------------------------------
+# ---- growing ---------------------------------------------------------------------------------------------------------
 class Growth:
     """A region while it grows from one softmax."""
 
@@ -414,7 +414,9 @@ class Growth:
         if graph.is_free(i):
             return
         if graph.is_backward(i) != graph.is_backward(self.seed):
-            raise Refusal(f"{graph.bsyms[i].sym.name} belongs to the {'backward' if graph.is_backward(i) else 'forward'}")
+            raise Refusal(
+                f"{graph.bsyms[i].sym.name} belongs to the {'backward' if graph.is_backward(i) else 'forward'}"
+            )
         if graph.segment[i] != graph.segment[self.seed]:
             raise Refusal(f"an in-place update lies between it and {graph.bsyms[i].sym.name}")
         outs = graph.bsyms[i].flat_proxy_outs
@@ -428,7 +430,9 @@ class Growth:
             raise Refusal(f"{graph.bsyms[i].sym.name} depends on the region through something outside of it")
 
     def _feeds(self, i: int) -> bool:
-        return any(reader in self.members for p in self.graph.bsyms[i].flat_proxy_outs for reader in self.graph.readers[p.name])
+        return any(
+            reader in self.members for p in self.graph.bsyms[i].flat_proxy_outs for reader in self.graph.readers[p.name]
+        )
 
     def neighbours(self) -> list[int]:
         """Makers of the region's inputs, last first, then readers of its outputs, first first."""
@@ -470,11 +474,7 @@ class Growth:
         """Drops views of results that nothing inside reads: outside they cost nothing, here they would be written."""
         graph = self.graph
         while True:
-            loose = {
-                i
-                for i in self.members
-                if i != self.seed and _is_view(graph.steps(i)) and not self._feeds(i)
-            }
+            loose = {i for i in self.members if i != self.seed and _is_view(graph.steps(i)) and not self._feeds(i)}
             if not loose:
                 return
             self.members -= loose
@@ -548,7 +548,7 @@ class Growth:
 
 
 def _is_view(made: Sequence[Step]) -> bool:
-    """Whether the symbol would cost nothing outside, but a tensor of its own inside. (An alias costs nothing inside.)"""
+    """Whether the symbol costs nothing outside, but a tensor of its own inside. (An alias costs nothing inside.)"""
     return all(step.is_view for step in made) and any(step.op != "alias" for step in made)
 
 
@@ -590,9 +590,9 @@ def find_regions(graph: Graph) -> list[Growth]:
     return regions
 
 
-# ---- the trace with its regions ----------------------------------------------------------------------------------------
+# ---- the trace with its regions --------------------------------------------------------------------------------------
 def _schedule(graph: Graph, regions: Sequence[Growth], trace: TraceCtx) -> list[BoundSymbol]:
-    """The trace's symbols with every region as one symbol, each as early as its place in the old order and its inputs allow."""
+    """The trace's symbols, every region one of them, each as early as the old order and its inputs allow."""
     unit_of = {i: members[0] for members in graph.members for i in members}
     waiting: dict[int, set[int]] = defaultdict(set)
     children: dict[int, set[int]] = defaultdict(set)
@@ -658,7 +658,7 @@ def _fused(
     return [*before, graph.executor.fuse(parts, number)]
 
 
-# ---- what the report tells of a region ---------------------------------------------------------------------------------
+# ---- what the report tells of a region -------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class RegionInfo:
     """One fused region of a trace, in plain data.

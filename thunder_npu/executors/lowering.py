@@ -81,7 +81,7 @@ class Step:
         return self.op in VIEWS.values() or self.op in ("copy", "alias")
 
 
-# ---- bound symbol → steps ----------------------------------------------------------------------------------------------
+# ---- bound symbol → steps --------------------------------------------------------------------------------------------
 def steps(bsym: BoundSymbol, family: str) -> list[Step]:
     """The operations that `bsym` consists of. `family` begins the names of our softmax operators ("triton_ascend_").
 
@@ -141,7 +141,7 @@ def torch_dtype(proxy: TensorProxy) -> torch.dtype:
     return dtypes.to_torch_dtype(proxy.dtype)
 
 
-# ---- places ------------------------------------------------------------------------------------------------------------
+# ---- places ----------------------------------------------------------------------------------------------------------
 Places = tuple["Place | Unknown", ...]
 
 
@@ -182,9 +182,10 @@ def _regroup(places: Places, shape: Sequence[int], target: Sequence[int]) -> Pla
             raise refusal
         place, length = parts.pop(0)
         while length < n:
-            if not parts or not isinstance(place, tuple) or not isinstance(parts[0][0], tuple):
+            following = parts.pop(0)[0] if parts else None
+            if not isinstance(place, tuple) or not isinstance(following, tuple):
                 raise refusal
-            (inner, count), _ = parts.pop(0)
+            inner, count = following
             if inner * count != place[0]:
                 raise refusal
             place, length = (inner, count * place[1]), length * count
@@ -246,7 +247,7 @@ def is_complete(places: Places | None) -> bool:
     return places is not None and UNKNOWN not in places
 
 
-# ---- lowering ----------------------------------------------------------------------------------------------------------
+# ---- lowering --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Lowered:
     """A region, the proxy that each of its inputs reads, and the number of the region's output that each proxy is."""
@@ -524,7 +525,7 @@ class Lowering:
         if dtype in INTEGERS:
             raise Refusal(f"a cast from {source} to {dtype}")
         if self.nodes[number].op == "constant":
-            return self.constant(self.nodes[number].value, dtype)  # type: ignore[arg-type]
+            return self.constant(self.nodes[number].value, dtype)
         if self.float32_inside and dtype in ir.HALF and source == torch.float32:
             return number
         return self.add("cast", [number], dtype)

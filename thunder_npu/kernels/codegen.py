@@ -14,8 +14,8 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import inf, isnan, prod
+from dataclasses import dataclass
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,11 @@ class _Printer:
     # ---- expressions ----
     def f32(self, i: int) -> str:
         """Node i as a float32 operand (a literal for a constant)."""
-        return f"{self.text[i]}.to(tl.float32)" if self.region.nodes[i].dtype in HALF and not self.is_constant(i) else self.text[i]
+        return (
+            f"{self.text[i]}.to(tl.float32)"
+            if self.region.nodes[i].dtype in HALF and not self.is_constant(i)
+            else self.text[i]
+        )
 
     def is_constant(self, i: int) -> bool:
         return self.region.nodes[i].op == "constant"
@@ -238,15 +242,15 @@ class _Printer:
         logical = node.dtype == torch.bool and node.op not in COMPARISONS
         if node.op == "cast" and i in self.native:
             inner = self.region.nodes[node.args[0]]
-            operands = [self.text[j] if self.is_constant(j) else self.text[self.region.nodes[j].args[0]] for j in inner.args]
+            operands = [
+                self.text[j] if self.is_constant(j) else self.text[self.region.nodes[j].args[0]] for j in inner.args
+            ]
             return self.emit(i, f"{operands[0]} {_INFIX[inner.op]} {operands[1]}")
         if node.op == "cast":
             source = self.region.nodes[node.args[0]].dtype
             if node.dtype == torch.bool:
                 expression = f"{a[0]} != 0"
-            elif source == node.dtype:
-                expression = a[0]
-            elif node.dtype == torch.float32 and source in HALF:
+            elif source == node.dtype or (node.dtype == torch.float32 and source in HALF):
                 expression = a[0]
             else:
                 expression = f"{self.text[node.args[0]]}.to({_TL[node.dtype]})"
@@ -272,7 +276,7 @@ class _Printer:
 
     def index(self, i: int, node: Node) -> None:
         assert isinstance(node.value, tuple)
-        start, step, place = node.value
+        start, step, _ = node.value
         number = len(self.region.inputs) + len(self.region.outputs) + self.indices.index(i)
         base, inner = self.offset(number, f"index{i}")
         if "columns" in inner:
@@ -280,7 +284,9 @@ class _Printer:
         terms = [t for t in (base, inner) if t]
         text = " + ".join(terms).replace("row * ", "row.to(tl.int32) * ")
         self.shape.append(self.variant.access[number])
-        self.emit(i, (f"{start} + " if start else "") + (f"({text}).to(tl.int32)" if base else text) if terms else f"{start}")
+        self.emit(
+            i, (f"{start} + " if start else "") + (f"({text}).to(tl.int32)" if base else text) if terms else f"{start}"
+        )
 
     @property
     def indices(self) -> list[int]:
@@ -322,10 +328,8 @@ class _Printer:
         grad, out = self.spread(node.args[0]), self.spread(node.args[1])
         product = f"{grad} * {out}" if node.op == "softmax_backward" else grad
         self.lines.append(f"s{i} = tl.sum({self.inside(product, '0.0')}, 1)[:, None]")
-        if node.op == "softmax_backward":
-            expression = f"{out} * ({grad} - s{i})"
-        else:
-            expression = f"{grad} - tl.exp({out}) * s{i}"
+        plain = f"{out} * ({grad} - s{i})"
+        expression = plain if node.op == "softmax_backward" else f"{grad} - tl.exp({out}) * s{i}"
         if node.dtype in HALF:
             expression = f"({expression}).to({_TL[node.dtype]})"
         self.emit(i, expression)
@@ -395,7 +399,12 @@ class _Printer:
             if position:
                 head.append(f"block = block // outer{axis}_length")
         pointers = [f"in{n}" for n in range(len(region.inputs))] + [f"out{n}" for n in range(len(region.outputs))]
-        sizes = [f"outer{axis}_length" for axis in axes[1:]] + ([count] if axes else []) + ([] if variant.cuda else ["tiles"]) + ["height"]
+        sizes = (
+            [f"outer{axis}_length" for axis in axes[1:]]
+            + ([count] if axes else [])
+            + ([] if variant.cuda else ["tiles"])
+            + ["height"]
+        )
         constants = ["ROWS: tl.constexpr", "BLOCK: tl.constexpr"]
         setup = ["rows = tl.arange(0, ROWS)[:, None]", "columns = tl.arange(0, BLOCK)[None, :]"]
         if variant.masked:
@@ -438,7 +447,7 @@ def source(region: Region, variant: Variant) -> tuple[str, tuple[str, ...]]:
     return printer.module(), tuple(printer.parameters)
 
 
-# ---- loading -----------------------------------------------------------------------------------------------------------
+# ---- loading ---------------------------------------------------------------------------------------------------------
 _loaded: dict[Path, Any] = {}
 
 
@@ -463,14 +472,15 @@ def load(text: str) -> Any:
                 file.write(text)
             os.replace(file.name, path)
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         _loaded[path] = getattr(module, KERNEL)
     return _loaded[path]
 
 
-# ---- launching ---------------------------------------------------------------------------------------------------------
+# ---- launching -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Launch:
     """A region bound to the strides of its tensors and to a device's plan."""
@@ -553,7 +563,7 @@ def _row_layout(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Layou
 
 
 def _outer_first(region: Region, layout: Layout) -> bool:
-    """Whether a large tensor repeats over an outer axis, so that the tiles that share a part of it should run together."""
+    """Whether a large tensor repeats over an outer axis: the tiles that share a part of it should run together."""
     for n, tensor in enumerate(region.inputs):
         strides = layout.tensors[n]
         size = tensor.dtype.itemsize * (layout.rows if strides.row else 1) * (layout.width if strides.column else 1)

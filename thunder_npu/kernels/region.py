@@ -7,8 +7,8 @@ the width. A tensor takes part through its *places*: for every dimension, what a
     (s, n)     row number // s % n: one mixed-radix digit of the row number (digits s=S, n=H and s=1, n=S of B×H×S rows)
     None       a dimension of length 1
 
-So a mask [B, 1, 1, S] beside scores [B, H, S, S] has places ((H·S, B), None, None, COLUMN), and reshapes, transposes and
-broadcasts of rows are relabelling, not operations. This module computes nothing and knows neither torch.fx nor Thunder.
+So a mask [B, 1, 1, S] beside scores [B, H, S, S] has places ((H·S, B), None, None, COLUMN), and reshapes, transposes
+and broadcasts of rows are relabelling, not operations. This module computes nothing, and knows no trace.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -79,10 +80,10 @@ class Region:
             if isinstance(place, tuple):
                 cuts |= {place[0], place[0] * place[1]}
         steps = sorted(cuts)
-        for fine, coarse in zip(steps, steps[1:], strict=False):
+        for fine, coarse in pairwise(steps):
             if coarse % fine:
                 raise ValueError(f"row digits of strides {fine} and {coarse} overlap")
-        return tuple(coarse // fine for fine, coarse in zip(steps, steps[1:], strict=False))[::-1]
+        return tuple(coarse // fine for fine, coarse in pairwise(steps))[::-1]
 
     def _places(self) -> list[Place]:
         places = [place for tensor in self.inputs for place in tensor.places]
@@ -129,8 +130,8 @@ class Region:
         """Most float32 tiles alive at once beside the loaded ones, as plan.py counts them.
 
         A tile lives from the node that makes it to the last that reads it (an output is written at once); a result may
-        take the place of an operand that dies with it. A half-type operand is widened to a copy while it is read, and a softmax holds
-        the row's exponentials.
+        take the place of an operand that dies with it. A half-type operand is widened to a copy while it is read, and
+        a softmax holds the row's exponentials.
         """
         last = list(range(len(self.nodes)))
         for i, node in enumerate(self.nodes):
@@ -154,4 +155,3 @@ class Region:
     @property
     def bytes_written(self) -> int:
         return sum(prod(t.shape) * t.dtype.itemsize for t in {(n, t.dtype): t for n, t in self.outputs}.values())
-

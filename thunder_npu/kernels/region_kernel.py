@@ -92,8 +92,12 @@ class RegionKernel:
 
 def _row_order(tensor: Tensor) -> list[int]:
     """The dimensions as the rows have them: most significant digit first, the column last."""
-    places = tensor.places
-    return sorted(range(len(places)), key=lambda d: -places[d][0] if isinstance(places[d], tuple) else places[d] == COLUMN)
+
+    def position(dimension: int) -> int:
+        place = tensor.places[dimension]
+        return -place[0] if isinstance(place, tuple) else int(place == COLUMN)
+
+    return sorted(range(len(tensor.places)), key=position)
 
 
 def _row_strides(tensor: Tensor) -> tuple[int, ...]:

@@ -12,10 +12,10 @@ The pattern comes from rotary embeddings, where cos and sin of ``cat((freqs, fre
     t4 = mul(q, c)                       [B, H, S, D]    t4 = reshape(t3, …, D)            a view
 
 The last step needs no repeated tensor at all: the other operand is viewed with the repeated axis split in two, and the
-small operand is broadcast. A repeat that reaches something else (a matmul, the result) is written out there. Whether the
-work shrinks is counted: elements that all operations but views write, before and after; each repeat is moved only if
-fewer are left. The numbers are identical, an operation on equal inputs has equal results; gradients are sums of the same
-terms. Never moved: past an in-place update, and nothing that is not a repeat (Tensor.repeat, or cat of unlike tensors).
+small operand is broadcast. A repeat that reaches something else (a matmul, the result) is written out there. Whether
+the work shrinks is counted: elements that all operations but views write, before and after; each repeat is moved only
+if fewer are left. The numbers are identical: an operation on equal inputs has equal results, and gradients are sums of
+the same terms. Never moved: past an in-place update, nor what is no repeat (Tensor.repeat, a cat of unlike tensors).
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from thunder_npu.transforms.repeat_cat import repeat
 Repeats = tuple[int, ...]
 Pending = tuple[TensorProxy, Repeats]
 
-_ELEMENTWISE = frozenset(
-    getattr(PrimIDs, name)
-    for name in (
-        "ABS ACOS ACOSH ASIN ASINH ATAN ATANH BITWISE_NOT CEIL COS COSH ERF ERFC EXP EXP2 EXPM1 FLOOR ISFINITE LOG "
-        "LOG10 LOG1P LOG2 NEG RECIPROCAL ROUND RSQRT SIGN SIN SINH SQRT TAN TANH TRUNC CONVERT_ELEMENT_TYPE CLONE "
-        "SHALLOW_COPY ADD ATAN2 BITWISE_AND BITWISE_OR BITWISE_XOR DIV EQ FMOD GE GT LE LT MAXIMUM MINIMUM MUL NE POW "
-        "REMAINDER SUB WHERE"
-    ).split()
-)
+_ELEMENTWISE = frozenset({
+    PrimIDs.ABS, PrimIDs.ACOS, PrimIDs.ACOSH, PrimIDs.ASIN, PrimIDs.ASINH, PrimIDs.ATAN, PrimIDs.ATANH,
+    PrimIDs.BITWISE_NOT, PrimIDs.CEIL, PrimIDs.COS, PrimIDs.COSH, PrimIDs.ERF, PrimIDs.ERFC, PrimIDs.EXP,
+    PrimIDs.EXP2, PrimIDs.EXPM1, PrimIDs.FLOOR, PrimIDs.ISFINITE, PrimIDs.LOG, PrimIDs.LOG10, PrimIDs.LOG1P,
+    PrimIDs.LOG2, PrimIDs.NEG, PrimIDs.RECIPROCAL, PrimIDs.ROUND, PrimIDs.RSQRT, PrimIDs.SIGN, PrimIDs.SIN,
+    PrimIDs.SINH, PrimIDs.SQRT, PrimIDs.TAN, PrimIDs.TANH, PrimIDs.TRUNC, PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.CLONE,
+    PrimIDs.SHALLOW_COPY, PrimIDs.ADD, PrimIDs.ATAN2, PrimIDs.BITWISE_AND, PrimIDs.BITWISE_OR, PrimIDs.BITWISE_XOR,
+    PrimIDs.DIV, PrimIDs.EQ, PrimIDs.FMOD, PrimIDs.GE, PrimIDs.GT, PrimIDs.LE, PrimIDs.LT, PrimIDs.MAXIMUM,
+    PrimIDs.MINIMUM, PrimIDs.MUL, PrimIDs.NE, PrimIDs.POW, PrimIDs.REMAINDER, PrimIDs.SUB, PrimIDs.WHERE,
+})  # fmt: skip
 _VIEWS = frozenset(
     {PrimIDs.BROADCAST_IN_DIM, PrimIDs.RESHAPE, PrimIDs.SQUEEZE, PrimIDs.TRANSPOSE, PrimIDs.VIEW, PrimIDs.SLICE}
     | {PrimIDs.SHALLOW_COPY, PrimIDs.UNPACK_TRIVIAL, PrimIDs.RETURN}
