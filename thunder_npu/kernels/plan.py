@@ -217,8 +217,10 @@ def _plan_ascend(kernel: str, layout: Layout, loads: Sequence[int], stores: Sequ
         for size in block_sizes(min(block, column_reach, MAX_BLOCK))
         if tile_bytes(rows, size, element_bytes, units) <= _budget(target)
     )
-    # As many steps as that takes, of blocks as equal as the sizes allow.
-    block = block_for(-(-layout.width // -(-layout.width // longest)))
+    # As many steps as that takes, of blocks as equal as the sizes allow; rather some more steps, if none needs a mask.
+    even = block_for(-(-layout.width // -(-layout.width // longest)))
+    exact = [size for size in block_sizes(longest) if 2 * size > longest and layout.width % size == 0]
+    block = exact[-1] if exact else even
     return _ascend(target, rows, block, layout.rows, layout.outer_count, layout.width, False)
 
 

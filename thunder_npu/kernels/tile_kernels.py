@@ -117,8 +117,12 @@ def tile_offsets(row_stride, column_stride, ROWS: tl.constexpr, BLOCK: tl.conste
 
 @triton.jit
 def load_tile(ptr, width, other, row_stride, column_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-              AXIS: tl.constexpr, MASKED: tl.constexpr, ACCESS: tl.constexpr):  # fmt: skip
-    """A tile with its columns on AXIS; columns from `width` on read as `other`. Spread values come as float32."""
+              AXIS: tl.constexpr, MASKED: tl.constexpr, ACCESS: tl.constexpr, ASCEND: tl.constexpr):  # fmt: skip
+    """A tile with its columns on AXIS. Spread values come as float32.
+
+    Columns from `width` on read as `other`; None: they are never looked at. On Ascend that spares filling the tile
+    first, by an argument of tl.load that upstream Triton does not have.
+    """
     if ACCESS >= PER_ROW:
         if ACCESS == SCALAR:
             x = tl.load(ptr).to(tl.float32)
@@ -126,19 +130,24 @@ def load_tile(ptr, width, other, row_stride, column_stride, ROWS: tl.constexpr, 
             x = tl.expand_dims(tl.load(ptr + tl.arange(0, ROWS) * row_stride).to(tl.float32), AXIS)
         else:
             column = tl.arange(0, BLOCK)
-            x = tl.load(ptr + column * column_stride, mask=column < width, other=other).to(tl.float32)
+            x = tl.load(ptr + column * column_stride, mask=column < width).to(tl.float32)
             x = tl.expand_dims(x, 1 - AXIS)
         x = tl.broadcast_to(x, [ROWS, BLOCK] if AXIS == 1 else [BLOCK, ROWS])
-        if MASKED:
+        if MASKED and other is not None:
             x = tl.where(tl.expand_dims(tl.arange(0, BLOCK) < width, 1 - AXIS), x, other)
         return x
     else:
         READ: tl.constexpr = 1 - AXIS if ACCESS == TURNED else AXIS
         offsets = tile_offsets(row_stride, column_stride, ROWS, BLOCK, READ)
-        if MASKED:
-            x = tl.load(ptr + offsets, mask=tl.expand_dims(tl.arange(0, BLOCK) < width, 1 - READ), other=other)
-        else:
+        mask = tl.expand_dims(tl.arange(0, BLOCK) < width, 1 - READ)
+        if not MASKED:
             x = tl.load(ptr + offsets)
+        elif other is not None:
+            x = tl.load(ptr + offsets, mask=mask, other=other)
+        elif ASCEND:
+            x = tl.load(ptr + offsets, mask=mask, care_padding=False)
+        else:
+            x = tl.load(ptr + offsets, mask=mask)
         if ACCESS == TURNED:
             x = tl.trans(x)
         return x
@@ -166,7 +175,7 @@ def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
         x_tile = x_ptr + tile_base(tile, rows, o1, o2, x_s0, x_s1, x_s2, x_row, ROWS, OUTER)
         y_tile = y_ptr + tile_base(tile, rows, o1, o2, y_s0, y_s1, y_s2, y_row, ROWS, OUTER)
         if ONE_PASS:
-            x = load_tile(x_tile, width, NEG_INF, x_row, x_column, ROWS, BLOCK, AXIS, MASKED, X_ACCESS)
+            x = load_tile(x_tile, width, NEG_INF, x_row, x_column, ROWS, BLOCK, AXIS, MASKED, X_ACCESS, EXP == NATIVE)
             x = as_computed(x, y_ptr)
             x = x - tl.expand_dims(finite_maximum(tl.max(x, AXIS)), AXIS)
             e = exponential(x, EXP)
@@ -178,7 +187,7 @@ def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
             s = tl.zeros((ROWS,), tl.float32)
             for start in range(0, width, BLOCK):
                 x = load_tile(x_tile + start.to(tl.int64) * x_column, width - start, NEG_INF, x_row, x_column,
-                              ROWS, BLOCK, AXIS, MASKED, X_ACCESS)  # fmt: skip
+                              ROWS, BLOCK, AXIS, MASKED, X_ACCESS, EXP == NATIVE)  # fmt: skip
                 x = as_computed(x, y_ptr)
                 m_new = tl.maximum(m, tl.max(x, AXIS))
                 shift = finite_maximum(m_new)
@@ -188,8 +197,8 @@ def softmax_tiles(x_ptr, y_ptr, tiles, rows, width, o1, o2,
             shift = tl.expand_dims(finite_maximum(m), AXIS)
             factor = tl.expand_dims(row_factor(s, LOG, SAFE), AXIS)
             for start in range(0, width, BLOCK):
-                x = load_tile(x_tile + start.to(tl.int64) * x_column, width - start, NEG_INF, x_row, x_column,
-                              ROWS, BLOCK, AXIS, MASKED, X_ACCESS)  # fmt: skip
+                x = load_tile(x_tile + start.to(tl.int64) * x_column, width - start, None, x_row, x_column,
+                              ROWS, BLOCK, AXIS, MASKED, X_ACCESS, EXP == NATIVE)  # fmt: skip
                 x = as_computed(x, y_ptr) - shift
                 y = x - factor if LOG else exponential(x, EXP) * factor
                 store_tile(y_tile + start.to(tl.int64) * y_column, y, width - start, y_row, y_column,
@@ -209,8 +218,12 @@ def softmax_backward_tiles(g_ptr, y_ptr, d_ptr, tiles, rows, width, o1, o2,
         y_tile = y_ptr + tile_base(tile, rows, o1, o2, y_s0, y_s1, y_s2, y_row, ROWS, OUTER)
         d_tile = d_ptr + tile_base(tile, rows, o1, o2, d_s0, d_s1, d_s2, d_row, ROWS, OUTER)
         if ONE_PASS:
-            g = load_tile(g_tile, width, 0.0, g_row, g_column, ROWS, BLOCK, AXIS, MASKED, G_ACCESS).to(tl.float32)
-            y = load_tile(y_tile, width, 0.0, y_row, y_column, ROWS, BLOCK, AXIS, MASKED, Y_ACCESS).to(tl.float32)
+            g = load_tile(g_tile, width, 0.0, g_row, g_column, ROWS, BLOCK, AXIS, MASKED, G_ACCESS, EXP == NATIVE).to(
+                tl.float32
+            )
+            y = load_tile(y_tile, width, 0.0, y_row, y_column, ROWS, BLOCK, AXIS, MASKED, Y_ACCESS, EXP == NATIVE).to(
+                tl.float32
+            )
             total = tl.expand_dims(tl.sum(backward_term(g, y, LOG), AXIS), AXIS)
             d = backward_result(g, y, total, LOG, EXP)
             store_tile(d_tile, d, width, d_row, d_column, ROWS, BLOCK, AXIS, MASKED)
@@ -219,18 +232,18 @@ def softmax_backward_tiles(g_ptr, y_ptr, d_ptr, tiles, rows, width, o1, o2,
             for start in range(0, width, BLOCK):
                 offset = start.to(tl.int64)
                 g = load_tile(g_tile + offset * g_column, width - start, 0.0, g_row, g_column,
-                              ROWS, BLOCK, AXIS, MASKED, G_ACCESS).to(tl.float32)  # fmt: skip
+                              ROWS, BLOCK, AXIS, MASKED, G_ACCESS, EXP == NATIVE).to(tl.float32)  # fmt: skip
                 if not LOG:
                     g = g * load_tile(y_tile + offset * y_column, width - start, 0.0, y_row, y_column,
-                                      ROWS, BLOCK, AXIS, MASKED, Y_ACCESS).to(tl.float32)  # fmt: skip
+                                      ROWS, BLOCK, AXIS, MASKED, Y_ACCESS, EXP == NATIVE).to(tl.float32)  # fmt: skip
                 s += tl.sum(g, AXIS)
             s = tl.expand_dims(s, AXIS)
             for start in range(0, width, BLOCK):
                 offset = start.to(tl.int64)
-                g = load_tile(g_tile + offset * g_column, width - start, 0.0, g_row, g_column,
-                              ROWS, BLOCK, AXIS, MASKED, G_ACCESS).to(tl.float32)  # fmt: skip
-                y = load_tile(y_tile + offset * y_column, width - start, 0.0, y_row, y_column,
-                              ROWS, BLOCK, AXIS, MASKED, Y_ACCESS).to(tl.float32)  # fmt: skip
+                g = load_tile(g_tile + offset * g_column, width - start, None, g_row, g_column,
+                              ROWS, BLOCK, AXIS, MASKED, G_ACCESS, EXP == NATIVE).to(tl.float32)  # fmt: skip
+                y = load_tile(y_tile + offset * y_column, width - start, None, y_row, y_column,
+                              ROWS, BLOCK, AXIS, MASKED, Y_ACCESS, EXP == NATIVE).to(tl.float32)  # fmt: skip
                 # g·y is not at hand here, so y·(g − s) instead: an instruction less.
                 d = g - exponential(y, EXP) * s if LOG else y * (g - s)
                 store_tile(d_tile + offset * d_column, d, width - start, d_row, d_column,
