@@ -11,14 +11,9 @@ import contextlib
 import ctypes
 import glob
 import hashlib
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
-import importlib.util
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
 
 from thunder_npu.virtual_npu import build, library
 from thunder_npu.virtual_npu.soc import DEFAULT_SOC, SoC, soc_named
@@ -134,46 +129,11 @@ def _check_triton() -> None:
 
 
 def _install_triton_driver(chip: SoC) -> None:
-    """Make the CPU driver Triton's active one, now if Triton is imported already, else when it is."""
+    """Make the CPU driver Triton's active one. torch_npu has imported Triton by now: this adds no import of weight."""
     try:
         importlib.metadata.version("triton-ascend")
     except importlib.metadata.PackageNotFoundError:
         return
-    if "triton" in sys.modules:
-        _triton_driver(chip)
-    else:
-        sys.meta_path.insert(0, _AfterTriton(chip))
-
-
-def _triton_driver(chip: SoC) -> None:
     from thunder_npu.virtual_npu import triton_cpu
 
     triton_cpu.install(soc=chip.name)
-
-
-class _AfterTriton(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Installs the driver right after the first `import triton`, a second that many programs need not pay."""
-
-    def __init__(self, chip: SoC) -> None:
-        self.chip = chip
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "triton":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("triton")
-        if spec is None or spec.loader is None:
-            return None
-        self.loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
-        _triton_driver(self.chip)
