@@ -53,16 +53,19 @@ class Row:
     failed: str = ""
 
 
+_CAST = re.compile(r"(%\w+) = memref\.cast %\w+ : memref<((?:\d+x)*)[a-z]")
+_CALL = re.compile(r"call @(v\w+|\w*reduce\w*|broadcast\w*)\(([^)]*)\)")
+
+
 def figures(report: BufferReport, elements: int) -> dict[str, Any]:
-    """The figures of a kernel whose tile has `elements`. Shapes are those before the casts to library functions."""
-    shapes = {
-        name: prod(int(n) for n in shape.split("x")[:-1]) if shape else 1
-        for name, shape in re.findall(r"(%\w+) = memref\.cast %\w+ : memref<((?:\d+x)*)[a-z]", report.hivm)
-    }
+    """The figures of a kernel whose tile has `elements`; operands have their shape before the cast to library types."""
+    shapes: dict[str, int] = {}  # names are only unique within a region, so in the order of the text
     passed = 0
-    for function, operands in re.findall(r"call @(\w+)\(([^)]*)\)", report.hivm):
-        if re.match(r"v|.*reduce|.*brc", function):
-            passed += max((shapes.get(name, 0) for name in re.findall(r"%\w+", operands)), default=0)
+    for line in report.hivm.splitlines():
+        if cast := _CAST.search(line):
+            shapes[cast[1]] = prod(int(n) for n in cast[2].split("x")[:-1])
+        elif call := _CALL.search(line):
+            passed += max((shapes.get(name, 0) for name in re.findall(r"%\w+", call[2])), default=0)
     return {
         "share": report.bytes_planned / report.bytes_available,
         "bytes_per_element": report.bytes_planned / elements,
