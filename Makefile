@@ -20,7 +20,8 @@ demo: setup
 
 test: lint
 	$(PY) -m pytest tests --ignore=tests/virtual_npu
-	$(NPU) -m pytest tests/virtual_npu
+	$(NPU) --devices 2 -m pytest tests/virtual_npu
+	THUNDER_NPU_TEST_DEVICE=npu $(NPU) -m pytest tests/bug_reports
 
 quick: lint
 	$(PY) -m pytest tests --ignore=tests/virtual_npu -m "not slow"
