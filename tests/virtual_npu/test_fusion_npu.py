@@ -1,0 +1,71 @@
+"""Fused regions on npu tensors of the virtual NPU: launched as Triton kernels, with eager's results."""
+
+from __future__ import annotations
+
+import pytest
+import thunder
+import torch
+
+import thunder_npu
+from tests.fusion import attention, regions
+from thunder_npu import virtual_npu
+
+
+def launches(calls) -> list[str]:
+    return [call.kernel for call in calls if hasattr(call, "kernel")]
+
+
+@pytest.mark.parametrize("name", attention.MODELS)
+def test_attention_trains_with_one_launch_in_each_direction(name):
+    torch.manual_seed(0)
+    module, call, inputs = attention.MODELS[name](0.0)
+    module.train()
+    cpu = inputs[0].clone().requires_grad_()
+    want = call(module, cpu, *inputs[1:])
+    grad = torch.randn_like(want)
+    (want_grad,) = torch.autograd.grad(want, cpu, grad)
+    module.to("npu")
+    x = inputs[0].detach().to("npu").requires_grad_()
+    rest = [t.to("npu") for t in inputs[1:]]
+    jitted = thunder.jit(module, executors=regions.EXECUTORS)
+    with virtual_npu.record() as calls:
+        got = call(jitted, x, *rest)
+        (got_grad,) = torch.autograd.grad(got, x, grad.to("npu"))
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got_grad.cpu(), want_grad, rtol=1e-4, atol=1e-5)
+    assert len(launches(calls)) == 2
+    assert launches(calls)[0] == "fused_rows"
+    assert all(region.on_device for region in regions.forward_regions(jitted))
+
+
+def test_dropout_is_drawn_on_the_device_and_fused():
+    def function(x):
+        return torch.nn.functional.dropout(torch.softmax(x * 0.5, -1), 0.5)
+
+    jitted = regions.jit(function)
+    x = torch.randn(6, 33, device="npu", requires_grad=True)
+    out = jitted(x)
+    (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
+    p = torch.softmax(x.detach().cpu() * 0.5, -1)
+    kept = out.detach().cpu() != 0
+    torch.testing.assert_close(out.detach().cpu(), torch.where(kept, 2.0 * p, 0.0), rtol=1e-5, atol=1e-6)
+    weighted = torch.where(kept, 2.0, 0.0)
+    expected = 0.5 * p * (weighted - (weighted * p).sum(-1, keepdim=True))
+    torch.testing.assert_close(gradient.cpu(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_wide_rows_stay_with_aclnn_and_break_a_region():
+    jitted = thunder.jit(lambda x: torch.softmax(x * 0.5, -1) * 2.0, executors=regions.EXECUTORS)
+    x = torch.randn(3, 300, device="npu")
+    with virtual_npu.record() as calls:
+        out = jitted(x)
+    torch.testing.assert_close(out.cpu(), torch.softmax(x.cpu() * 0.5, -1) * 2.0)
+    assert not launches(calls)
+
+
+def test_a_kernel_that_does_not_compile_is_an_error_that_names_the_region():
+    from thunder_npu.virtual_npu.triton_cpu.driver import overflowing
+
+    jitted = thunder.jit(lambda x: torch.softmax(x * 0.25, -1) * 3.0, executors=regions.EXECUTORS)
+    with overflowing("fused_rows"), pytest.raises(thunder_npu.kernels.KernelCompileError, match=r"TritonAscend0.*fused_rows|region_"):
+        jitted(torch.randn(3, 17, device="npu"))
