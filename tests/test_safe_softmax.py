@@ -316,9 +316,18 @@ KEPT = {
     "float16 and finfo.min": lambda x: guarded(
         x.half() + torch.zeros(N, N, dtype=torch.float16).masked_fill(x[0, 0] > 0, torch.finfo(torch.float16).min)
     ),
+    "finite fill below a finite mask": lambda x: guarded(_lowest(x) + _lowest(torch.zeros_like(x), x)),
+    "finite fill scaled up": lambda x: guarded(causal(_lowest(x) * 2)),
+    "finite fill divided by a fraction": lambda x: guarded(_lowest(x).div(0.5).masked_fill(x > 1, -1e4)),
+    "finite fill cast down": lambda x: guarded(causal(_lowest(x).half())),
+    "finite mask with alpha": lambda x: guarded(causal(torch.add(x, torch.full((N, N), -1e9), alpha=1e30))),
     "cast down": lambda x: guarded(x.half().masked_fill(x > 0, -INF)),
     "sums of sums": lambda x: guarded(_doubled(x, 60)),
 }
+
+
+def _lowest(x, mask=None):
+    return x.masked_fill((x if mask is None else mask) > 0, torch.finfo(x.dtype).min)
 
 
 def _doubled(x, times):

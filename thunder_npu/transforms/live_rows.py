@@ -133,31 +133,43 @@ class Proof:
                 return self.bounds(args[0])
         return None
 
-    def ordinary(self, scores: Any) -> bool:
-        """Whether the trace gives no reason to think that ``scores`` hold a -inf (see the assumption above)."""
+    def magnitude(self, scores: Any) -> float:
+        """What no element of ``scores`` exceeds in magnitude, if ordinary scores do not exceed √finfo.max (see the
+        assumption above); inf where the trace gives a reason to think that they hold a -inf, or may."""
         if is_number(scores):
-            return scores > -_INF
+            return abs(scores) if scores == scores else _INF
         made = self.made(scores)
-        if made is None or made.sym.id in _PRODUCTS | _BOUNDED:
-            return True
+        found = _ordinary(scores.dtype) if made is None else self._magnitude_of(made)
+        return found if found <= _largest(scores.dtype) else _INF
+
+    def _magnitude_of(self, made: BoundSymbol) -> float:
         args = made.args
+        if made.sym.id in _PRODUCTS:
+            return _ordinary(made.output.dtype)
+        if made.sym.id in _BOUNDED:
+            return 1.0
         if (fill := fill_of(made)) is not None:
-            return self._one_finite_other_ordinary(*fill[1:])
+            constant, other = self._constant_and_other(*fill[1:])
+            return max(constant, other)
         match made.sym.id:
-            case ltorch.mul.id | ltorch.add.id | ltorch.sub.id:
-                return self._one_finite_other_ordinary(*args[:2])
-            case ltorch.div.id | ltorch.true_divide.id:
-                return is_number(args[1]) and args[1] != 0 and self.ordinary(args[0])
+            case ltorch.mul.id:
+                constant, other = self._constant_and_other(*args[:2])
+                return constant * other if constant != 0 or other < _INF else _INF
+            case ltorch.add.id | ltorch.sub.id if made.kwargs.get("alpha", 1) == 1:
+                return sum(self._constant_and_other(*args[:2]))
+            case ltorch.div.id | ltorch.true_divide.id if is_number(args[1]) and args[1] != 0:
+                return self.magnitude(args[0]) / abs(args[1])
             case id if id in CASTS | MOVES:
-                return self.ordinary(args[0])
-        return False
+                return self.magnitude(args[0])
+        return _INF
 
-    def _one_finite_other_ordinary(self, a: Any, b: Any) -> bool:
-        return (self._finite(a) and self.ordinary(b)) or (self._finite(b) and self.ordinary(a))
-
-    def _finite(self, value: Any) -> bool:
-        low, high = self.bounds(value)
-        return low > -_INF and high < _INF
+    def _constant_and_other(self, a: Any, b: Any) -> tuple[float, float]:
+        """The magnitudes of two operands of which one has bounds; (inf, inf) if neither has."""
+        for constant, other in ((a, b), (b, a)):
+            largest = max(map(abs, self.bounds(constant)))
+            if largest < _INF:
+                return largest, self.magnitude(other)
+        return _INF, _INF
 
     # ---- where a mask is ---------------------------------------------------------------------------------------------
     def band(self, mask: Any) -> Interval | None:
@@ -284,27 +296,35 @@ def _why(proof: Proof, scores: TensorProxy, last_axis: bool) -> str | None:
     if (fill := fill_of(made)) is not None:
         for value, other in (fill[1:], fill[:0:-1]):
             low = (_stored(proof.bounds(value), scores.dtype) or _ANYTHING)[0]
-            if low > -_INF and proof.ordinary(other):
+            if low > -_INF and proof.magnitude(other) < _INF:
                 return f"the mask fills in {low:g}, which is finite"
     elif made.sym.id == ltorch.add.id and made.kwargs.get("alpha", 1) == 1:
         for mask, other in (made.args[:2], made.args[1::-1]):
-            reason = _why_added(proof, mask, scores, last_axis)
-            if reason is not None and proof.ordinary(other):
+            reason = _why_added(proof, mask, scores, last_axis, other)
+            if reason is not None:
                 return reason
     causal = proof.causal(scores)
-    if causal is not None and last_axis and proof.ordinary(causal[0]):
+    if causal is not None and last_axis and proof.magnitude(causal[0]) < _INF:
         return _band_reaches_every_row(causal[1], scores)
     return None
 
 
-def _why_added(proof: Proof, mask: Any, scores: TensorProxy, last_axis: bool) -> str | None:
-    low = proof.bounds(mask)[0]
-    if _stays_finite(low, scores.dtype):
-        return f"the mask adds no less than {low:g}, which is finite"
-    causal = proof.causal(mask)
-    if causal is None or not last_axis or not _stays_finite(proof.bounds(causal[0])[0], scores.dtype):
+def _why_added(proof: Proof, mask: Any, sum: TensorProxy, last_axis: bool, scores: Any = None) -> str | None:
+    """Why ``mask`` makes no row of ``sum`` dead, which is itself plus ``scores`` (None: a product)."""
+    low, band = proof.bounds(mask)[0], None
+    if low == -_INF:
+        causal = proof.causal(mask) if last_axis and _same_matrix(mask, sum) else None
+        if causal is None:
+            return None
+        low, band = proof.bounds(causal[0])[0], causal[1]
+    if low == -_INF:
         return None
-    return _band_reaches_every_row(causal[1], scores) if _same_matrix(mask, scores) else None
+    score = _ordinary(sum.dtype) if scores is None else proof.magnitude(scores)
+    if not _is_finite(low - score, sum.dtype):
+        return None
+    if band is not None:
+        return _band_reaches_every_row(band, sum)
+    return f"the mask adds no less than {low:g}, which is finite"
 
 
 def why_attention_lives(mask: TensorProxy, query: TensorProxy, key: TensorProxy, producers: Producers) -> str | None:
@@ -340,13 +360,22 @@ def is_upcast(made: BoundSymbol) -> bool:
     return source.is_floating_point and result.is_floating_point and torch.promote_types(source, result) == result
 
 
-def _stays_finite(low: float, dtype: dtypes.dtype) -> bool:
-    """Whether ``low`` plus an ordinary score is finite in ``dtype``."""
+def _largest(dtype: dtypes.dtype) -> float:
+    """The largest finite element of ``dtype``."""
     torch_dtype = to_torch_dtype(dtype)
-    if not torch_dtype.is_floating_point:
-        return False
-    score = math.sqrt(torch.finfo(torch_dtype).max)
-    return bool(torch.tensor(low - score, dtype=torch.float64).to(torch_dtype).isfinite())
+    if torch_dtype == torch.bool:
+        return 1.0
+    return float((torch.finfo if torch_dtype.is_floating_point else torch.iinfo)(torch_dtype).max)
+
+
+def _ordinary(dtype: dtypes.dtype) -> float:
+    """What the magnitude of a score is taken not to exceed."""
+    return math.sqrt(_largest(dtype))
+
+
+def _is_finite(value: float, dtype: dtypes.dtype) -> bool:
+    torch_dtype = to_torch_dtype(dtype)
+    return torch_dtype.is_floating_point and bool(torch.tensor(value, dtype=torch.float64).to(torch_dtype).isfinite())
 
 
 def _stored(interval: Interval, dtype: dtypes.dtype) -> Interval | None:
