@@ -11,6 +11,7 @@ trace would create an npu tensor in a process without the runtime, compiling it 
 
 import functools
 import importlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -242,18 +243,20 @@ def _downcast(sym: Any, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Any:
     return autocast.autocast_impls[sym.id](*args, **kwargs, dtype=dtypes.to_dtype(dtype))
 
 
-def _softmax_in_float32(sym: Any, _: torch.dtype, a: Any, *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
-    """torch_npu lists softmax with what autocast runs with dtype=torch.float32 unless the call has a dtype."""
-    if dtype is None and a.dtype in (dtypes.float16, dtypes.bfloat16):
-        dtype = dtypes.float32
-    return sym(a, *args, dtype=dtype, **kwargs)
+def _softmax_in_float32(sym: Any, _: torch.dtype, *args: Any, **kwargs: Any) -> Any:
+    """torch_npu lists softmax with what autocast runs with dtype=torch.float32 unless the call has a dtype; and ATen's
+    _safe_softmax calls softmax."""
+    call = inspect.signature(sym.meta).bind(*args, **kwargs)
+    if call.arguments.get("dtype") is None and call.args[0].dtype in (dtypes.float16, dtypes.bfloat16):
+        call.arguments["dtype"] = dtypes.float32
+    return sym(*call.args, **call.kwargs)
 
 
 def _npu_autocast_rule(sym: Any) -> Callable | None:
     return _downcast if sym.id in autocast.autocast_impls else _FLOAT32_RULES.get(sym.id)
 
 
-_FLOAT32_RULES = {ltorch._softmax.id: _softmax_in_float32, ltorch.log_softmax.id: _softmax_in_float32}
+_FLOAT32_RULES = dict.fromkeys((ltorch._softmax.id, ltorch.log_softmax.id, "torch._safe_softmax"), _softmax_in_float32)
 
 
 def _npu_autocast_dtype(regions: Iterable[tuple[str, Any, bool]]) -> Any | None:

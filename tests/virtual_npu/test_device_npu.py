@@ -160,6 +160,23 @@ def test_autocast_in_the_function(dtype, enabled):
         check_close(gradients(jit(f), *inputs()), gradients(f, *inputs()))
 
 
+SOFTMAXES = {
+    "softmax": lambda x: torch.softmax(x, -1),
+    "softmax of a dtype": lambda x: torch.softmax(x, -1, torch.float16),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "_safe_softmax": lambda x: torch._safe_softmax(input=x, dim=-1),
+    "_safe_softmax of a dtype": lambda x: torch._safe_softmax(x, -1, torch.float16),
+}
+
+
+@pytest.mark.parametrize("op", SOFTMAXES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_autocast_of_every_softmax(op, dtype):
+    x = torch.randn(4, 8, dtype=dtype).npu()
+    with torch.autocast("npu", dtype=torch.bfloat16):
+        check_close(jit(SOFTMAXES[op])(x), SOFTMAXES[op](x))
+
+
 def test_autocast_of_another_device():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         check_close(jit(layer)(*inputs()), layer(*inputs()), tolerance=1e-6)
