@@ -211,14 +211,14 @@ def _print_table(results: dict[Case, Result]) -> None:
     widths = list(dict.fromkeys(case.width for case in results))
     print("percent of the unified buffer planned, by width (~: more than one pass)")
     print(f"{'':62s}" + " ".join(f"{w:>6d}" for w in widths))
-    lines: dict[str, list[str]] = {}
+    lines: dict[str, dict[int, str]] = {}
     for case, result in results.items():
         name = f"{case.soc:16s} {case.kernel:20s} {case.dtype_in}→{case.dtype_out} {case.layout:18s}"
         share = f"{100 * result.bytes_planned / result.bytes_available:.0f}"
         mark = "!" if result.problems else "" if "one pass" in result.plan else "~"
-        lines.setdefault(name, []).append(f"{mark + share:>6s}")
+        lines.setdefault(name, {})[case.width] = mark + share
     for name, cells in lines.items():
-        print(f"{name:62s}" + " ".join(cells))
+        print(f"{name:62s}" + " ".join(f"{cells.get(w, ''):>6s}" for w in widths).rstrip())
 
 
 if __name__ == "__main__":
