@@ -257,7 +257,7 @@ class _Printer:
             return self.emit(i, expression)
         if node.op == "where":
             expression = f"tl.where({', '.join(a)})"
-        elif node.op == "div" and self.is_constant(node.args[1]) and self.variant.cuda:
+        elif node.op == "div" and self.variant.cuda and self.divides_by_number(node):
             # As PyTorch does on a GPU: a number is divided by through its float32 inverse.
             inverse = Node("constant", (), torch.float32, 1.0 / self.region.nodes[node.args[1]].value)  # type: ignore
             expression = f"{a[0]} * {literal(inverse)}"
@@ -333,6 +333,10 @@ class _Printer:
         if node.dtype in HALF:
             expression = f"({expression}).to({_TL[node.dtype]})"
         self.emit(i, expression)
+
+    def divides_by_number(self, node: Node) -> bool:
+        divisor = self.region.nodes[node.args[1]]
+        return divisor.op == "constant" and isinstance(divisor.value, (int, float)) and divisor.value != 0
 
     def is_rounded_at_once(self, i: int) -> bool:
         """Whether all that reads node i is a cast to a half type."""
