@@ -45,12 +45,15 @@ def run(index: int) -> str | None:
 
 
 def main(times: int, at_once: int) -> None:
+    clean = 0
     with ThreadPoolExecutor(at_once) as pool:
-        failures = [failure for failure in pool.map(run, range(times)) if failure]
-    for failure in failures:
-        print(failure)
-    print(f"{times - len(failures)} of {times} clean")
-    sys.exit(bool(failures))
+        for done, failure in enumerate(pool.map(run, range(times)), 1):
+            clean += failure is None
+            if failure:
+                print(failure)
+            if done % 10 == 0 or done == times:
+                print(f"{clean} of {done} clean", flush=True)
+    sys.exit(clean != times)
 
 
 if __name__ == "__main__":
