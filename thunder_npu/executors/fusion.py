@@ -54,6 +54,9 @@ FUSION_NAME = "TritonAscend"
 _SEEDS = (*SOFTMAX, *SOFTMAX_BACKWARD)
 _PRODUCTS = ("matmul", "bmm", "baddbmm", "linear")
 _VIEW_NAMES = ("unsqueeze", "expand", "reshape", "squeeze", "permute", "transpose")
+_HOUSEKEEPING = (
+    "python_del", "python_return", "unpack_trivial", "unpack_sequence", "clear_mutable_collection",
+)  # fmt: skip
 _IN_PLACE = ("copy_", "update_aliases", "copy_with_setitem")
 
 
@@ -725,7 +728,7 @@ def _ends(trace: TraceCtx, region: BoundSymbol) -> tuple[str, ...]:
         if bsym is region:
             first = len(open_trace.bound_symbols)
             open_trace.bound_symbols += region.subsymbols
-        elif bsym.sym.id not in (prims.PrimIDs.DEL, prims.PrimIDs.UNPACK_TRIVIAL, prims.PrimIDs.RETURN):
+        elif bsym.sym.name not in _HOUSEKEEPING:
             open_trace.bound_symbols.append(bsym)
     graph = Graph(open_trace, region.sym.executor)
     inside = range(first, first + len(region.subsymbols))
