@@ -400,7 +400,7 @@ def test_the_report_tells_what_a_region_reads_writes_and_why_it_ends():
 
 
 # ---- random ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("first", range(0, 18, 6))
+@pytest.mark.parametrize("first", range(0, 12, 6))
 def test_random_regions(first, ascend):
     from tests.fusion.random_regions import check as check_case
 
