@@ -91,7 +91,7 @@ def claim(executor: str, softmax: Softmax, options: Options) -> Claim:
 
 def route(softmax: Softmax, options: Options, order: Sequence[str] = (ACLNN, TRITON_ASCEND)) -> Route:
     """The first executor in ``order`` that takes ``softmax``, its reason and those of the ones before it."""
-    refusals = []
+    refusals: list[str] = []
     for executor in order:
         answer = claim(executor, softmax, options)
         if answer.taken:

@@ -67,5 +67,8 @@ def test_a_kernel_that_does_not_compile_is_an_error_that_names_the_region():
     from thunder_npu.virtual_npu.triton_cpu.driver import overflowing
 
     jitted = thunder.jit(lambda x: torch.softmax(x * 0.25, -1) * 3.0, executors=regions.EXECUTORS)
-    with overflowing("fused_rows"), pytest.raises(thunder_npu.kernels.KernelCompileError, match=r"TritonAscend0.*fused_rows|region_"):
+    with (
+        overflowing("fused_rows"),
+        pytest.raises(thunder_npu.kernels.KernelCompileError, match=r"TritonAscend0.*fused_rows|region_"),
+    ):
         jitted(torch.randn(3, 17, device="npu"))
