@@ -4,6 +4,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 # Without this, `import torch` loads torch_npu, which needs CANN. The virtual NPU turns it on for itself.
 export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
+# The CPU tests run in two processes; those on the virtual NPU in one, since it lives in the process that starts it.
+CPU_TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 tests --ignore=tests/virtual_npu
 NPU := $(PY) -W ignore -m thunder_npu.virtual_npu
 
 .PHONY: setup demo test quick lint bench clean
@@ -19,12 +21,12 @@ demo: setup
 	$(NPU) examples/demo.py --device npu
 
 test: lint
-	$(PY) -m pytest tests --ignore=tests/virtual_npu
+	$(CPU_TESTS)
 	$(NPU) --devices 2 -m pytest tests/virtual_npu
 	THUNDER_NPU_TEST_DEVICE=npu $(NPU) -m pytest tests/bug_reports
 
 quick: lint
-	$(PY) -m pytest tests --ignore=tests/virtual_npu -m "not slow"
+	$(CPU_TESTS) -m "not slow"
 
 lint: setup
 	$(VENV)/bin/ruff check .
