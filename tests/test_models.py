@@ -41,6 +41,12 @@ EXPECTED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    """thunderfx stops compiling a function that TorchDynamo has compiled too often before, for other tests."""
+    torch.compiler.reset()
+
+
 def softmaxes(compiled, trace: str) -> Counter:
     """How often each symbol of the softmax family stands in the final forward or backward traces, fused or not."""
     symbols = [row["symbol"].split(": ")[-1] for row in thunder_npu.explain(compiled).rows if row["trace"] == trace]
