@@ -23,6 +23,8 @@ import llama_rope
 import trocr
 from _common import Workload, next_token_loss, placed, train_beside_eager
 
+pytestmark = pytest.mark.slow
+
 F32, BF16 = torch.float32, torch.bfloat16
 WORKLOADS = {
     "bert": bert.workload,

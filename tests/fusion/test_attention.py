@@ -9,6 +9,8 @@ import torch
 from tests.fusion import attention, regions
 from thunder_npu.executors.fusion import is_region
 
+pytestmark = pytest.mark.slow
+
 # Symbols that compute nothing; they may stand beside a region, wherever the schedule puts them.
 FREE = {
     "python_del", "unpack_trivial", "unpack_sequence", "clear_mutable_collection", "python_return", "permute",
