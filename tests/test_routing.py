@@ -7,6 +7,8 @@ import torch
 from traces import assert_same, backward_symbols, forward_symbols, jit, run
 
 from thunder_npu import routing
+from thunder_npu.kernels import Target, codegen
+from thunder_npu.kernels.region import COLUMN, Node, Region, Tensor
 
 DEFAULTS = routing.Options(256, True, True)
 
@@ -62,6 +64,46 @@ def test_the_order_of_the_list_decides():
     assert routing.route(wide, DEFAULTS, ("triton_ascend", "aclnn")).executor == "triton_ascend"
     with pytest.raises(KeyError):
         routing.claim("nvfuser", wide, DEFAULTS)
+
+
+def test_a_row_that_no_tile_holds_is_left_to_a_fuser_behind(monkeypatch):
+    """On a GPU: alone it would only keep the other fusion executor from its neighbours."""
+    monkeypatch.setattr(routing, "missing_triton", lambda device: None)
+    wide = softmax(width=routing.CUDA_FUSED_WIDTH + 1, device="cuda", fuser_behind="torchcompile")
+    assert not routing.claim("triton_ascend", wide, DEFAULTS).taken
+    assert "torchcompile" in routing.claim("triton_ascend", wide, DEFAULTS).reason
+    for changes in (
+        {"width": routing.CUDA_FUSED_WIDTH},
+        {"width": None},
+        {"device": "npu"},
+        {"device": "cpu"},
+        {"fuser_behind": None},
+        {"op": "safe_softmax"},
+    ):
+        assert routing.claim("triton_ascend", dataclasses.replace(wide, **changes), DEFAULTS).taken, changes
+
+
+@pytest.mark.parametrize(
+    ("executors", "fuser"),
+    [
+        (["aclnn", "triton_ascend", "torchcompile", "torch"], "torchcompile"),
+        (["torchcompile", "triton_ascend", "torch"], None),
+        (["triton_ascend", "nvfuser", "torch", "python"], None),
+        (["torchcompile"], None),
+        ([], None),
+    ],
+)
+def test_which_executor_fuses_behind_ours(executors, fuser):
+    assert routing.fuser_behind(executors) == fuser
+
+
+def test_the_widest_row_of_a_region_on_a_gpu():
+    target = Target("cuda", "H200", 132)
+    for width, fits in ((routing.CUDA_FUSED_WIDTH, True), (routing.CUDA_FUSED_WIDTH + 1, False)):
+        tensor = Tensor((4, width), torch.bfloat16, ((1, 4), COLUMN))
+        nodes = (Node("input", (), torch.bfloat16, 0), Node("softmax", (0,), torch.bfloat16))
+        region = Region(4, width, nodes, (tensor,), ((1, tensor),))
+        assert codegen.fits(region, target) is fits
 
 
 WIDTHS = (1, 255, 256, 257, 50257)

@@ -228,7 +228,7 @@ def _why(
     arguments = [*bsym.args[1:], *bsym.kwargs.values()]
     dim = next(x for x in arguments if type(x) is int)
     dtype = next((x for x in arguments if isinstance(x, (torch.dtype, thunder.dtypes.dtype))), None)
-    softmax = describe(forward, a, dim, None if op != forward else dtype)
+    softmax = describe(forward, a, dim, None if op != forward else dtype, data.executors_list)
     if softmax is None:
         return None, ""
     order = [str(ex.name) for ex in data.executors_list if ex.name in (routing.ACLNN, routing.TRITON_ASCEND)]

@@ -23,6 +23,10 @@ OPS = ("softmax", "log_softmax", "safe_softmax")
 ACLNN_MAX_RANK = 8
 # aclnnSoftmaxBackward lists no DOUBLE although the forward does: a float64 softmax given to aclnn could not be trained.
 ACLNN_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+# A row wider than this fits no tile of a fused region on a GPU (kernels/codegen.py): there a softmax stands alone.
+CUDA_FUSED_WIDTH = 16384
+# Thunder's fusion executors that take a softmax whole. (nvFuser takes the operations it decomposes into.)
+FUSERS = ("torchcompile",)
 # On a CPU tensor both executors run ATen's kernel.
 REFERENCE_DTYPES = ACLNN_DTYPES | {torch.float64}
 
@@ -39,6 +43,7 @@ class Softmax:
         dtype: dtype of the input.
         result_dtype: dtype of the result (differs from ``dtype`` if the call has ``dtype=``).
         device: device type of the input: "cpu", "cuda", "npu", …
+        fuser_behind: name of an executor behind ours in the list that fuses a softmax with what makes and reads it.
     """
 
     op: str
@@ -48,6 +53,7 @@ class Softmax:
     dtype: torch.dtype
     result_dtype: torch.dtype
     device: str
+    fuser_behind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,16 @@ def _triton_ascend(softmax: Softmax, options: Options) -> Claim:
         refusal = missing_triton(softmax.device) or kernels.unsupported(softmax.op, softmax.dtype, softmax.result_dtype)
         if refusal is not None:
             return Claim(False, refusal)
+    fuser, width = softmax.fuser_behind, softmax.width
+    if softmax.device == "cuda" and fuser and softmax.op != "safe_softmax" and (width or 0) > CUDA_FUSED_WIDTH:
+        return Claim(False, f"width {width} fits no tile, so it would stand alone here; {fuser} fuses its neighbours")
     return Claim(True, "rows of any width")
+
+
+def fuser_behind(executors: Sequence[str]) -> str | None:
+    """The first of ``FUSERS`` in a list of executors, if it stands behind "triton_ascend"."""
+    own = list(executors).index(TRITON_ASCEND) if TRITON_ASCEND in executors else len(executors)
+    return next((name for name in executors[own:] if name in FUSERS), None)
 
 
 @lru_cache

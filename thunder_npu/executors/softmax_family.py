@@ -16,6 +16,7 @@ import thunder.torch as ltorch
 import torch
 import torch.nn.functional as F
 from thunder.core import dtypes, utils
+from thunder.core.compile_data import get_compile_data
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
@@ -66,8 +67,13 @@ def routing_options(compile_options: dict[str, Any] | None = None) -> routing.Op
     return routing.Options(*(read(field.name) for field in dataclasses.fields(routing.Options)))
 
 
-def describe(op: str, a: TensorProxy, dim: Any, dtype: Any = None) -> routing.Softmax | None:
-    """``op`` over axis ``dim`` of the proxy ``a`` as routing sees it; None if it is not a softmax of a plain tensor."""
+def describe(
+    op: str, a: TensorProxy, dim: Any, dtype: Any = None, executors: Sequence[Executor] = ()
+) -> routing.Softmax | None:
+    """``op`` over axis ``dim`` of the proxy ``a`` as routing sees it; None if it is not a softmax of a plain tensor.
+
+    ``executors`` is the list of the compilation.
+    """
     if type(a) is not TensorProxy or type(dim) is not int or not -max(a.ndim, 1) <= dim < max(a.ndim, 1):
         return None
     width = a._shape[dim] if a.ndim else 1
@@ -82,11 +88,13 @@ def describe(op: str, a: TensorProxy, dim: Any, dtype: Any = None) -> routing.So
         dtype=dtype_in,
         result_dtype=dtype_in if dtype is None else dtypes.to_torch_dtype(dtype),
         device=a.device.type,
+        fuser_behind=routing.fuser_behind([str(ex.name) for ex in executors]),
     )
 
 
 def _takes(executor: str, op: str, a: TensorProxy, /, dim: Any, dtype: Any = None) -> bool:
-    softmax = describe(op, a, dim, dtype)
+    data = get_compile_data()
+    softmax = describe(op, a, dim, dtype, () if data is None else data.executors_list)
     return softmax is not None and routing.claim(executor, softmax, routing_options()).taken
 
 
