@@ -15,6 +15,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, isnan
 from pathlib import Path
 from typing import Any
@@ -49,23 +50,54 @@ _HELPERS = {
     "reciprocal": '''
 @triton.jit
 def reciprocal(x):
-    """1/x to one unit in the last place, by the GPU's own instruction."""
-    return tl.inline_asm_elementwise("rcp.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    """1/x to one unit in the last place, by the GPU's own instruction; x and 1/x are normal numbers."""
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+''',
+    "power": '''
+@triton.jit
+def power(x):
+    """2^x, or 0 where that is below 2^-126: without the instructions that make a subnormal number."""
+    return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+''',
+    "to_bfloat16": '''
+@triton.jit
+def to_bfloat16(x):
+    """Rounded, two elements an instruction."""
+    return tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.bfloat16, True, 2)
+''',
+    "to_float16": '''
+@triton.jit
+def to_float16(x):
+    """Rounded, two elements an instruction."""
+    return tl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], tl.float16, True, 2)
+''',
+    "widen": '''
+@triton.jit
+def widen(x):
+    """A bfloat16 is the upper half of its float32; two elements share a register."""
+    asm: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+    return tl.inline_asm_elementwise(asm, "=r,=r,r", [x], tl.float32, True, 2)
+''',
+    "exp_scaled": '''
+@triton.jit
+def exp_scaled(x):
+    """2^8·exp(x) for x <= 0: no quotient that a half type can hold comes of a subnormal number, which power has not."""
+    return power(tl.fma(x, 1.4426950408889634, 8.0))
 ''',
     "tanh_cuda": '''
 @triton.jit
 def tanh(x):
     """By exp(2x); near 0, where that cancels, by the odd series."""
-    far = 1.0 - 2.0 * reciprocal(tl.exp2(x * 2.8853900817779268) + 1.0)
+    far = tl.fma(reciprocal(power(x * 2.8853900817779268) + 1.0), -2.0, 1.0)
     s = x * x
-    near = x + x * s * (-0.33333333 + s * (0.13333333 + s * (-0.053968254 + s * 0.021869488)))
-    return tl.where(s < 0.0625, near, far)
+    odd = tl.fma(s, tl.fma(s, tl.fma(s, 0.021869488, -0.053968254), 0.13333333), -0.33333333)
+    return tl.where(s < 0.0625, tl.fma(x * s, odd, x), far)
 ''',
     "tanh_rounded": '''
 @triton.jit
 def tanh_rounded(x):
     """For a result that is rounded to a half type at once: below 2^-7 it is x to 15 bits."""
-    far = 1.0 - 2.0 * reciprocal(tl.exp2(x * 2.8853900817779268) + 1.0)
+    far = tl.fma(reciprocal(power(x * 2.8853900817779268) + 1.0), -2.0, 1.0)
     return tl.where(tl.abs(x) < 0.0078125, x, far)
 ''',
     "tanh": '''
@@ -92,6 +124,13 @@ def minimum(x, y):
 ''',
 }
 
+# What helpers of the CUDA variant call.
+_NEEDED = {
+    "tanh": ("reciprocal", "power"),
+    "tanh_rounded": ("reciprocal", "power"),
+    "exp_scaled": ("power",),
+}
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -100,6 +139,7 @@ class Variant:
     access: tuple[int, ...]  # of inputs, then outputs, then indices: TILE, PER_ROW, PER_COLUMN or SCALAR
     outer: tuple[bool, ...]  # for each of the outer axes, whether there is one
     steps: tuple[tuple[bool, ...], ...]  # for each tensor and index, over which outer axes it has a stride
+    alike: tuple[int, ...]  # for each tensor and index, the first that has the same strides (on Ascend, itself)
     masked: bool  # BLOCK exceeds the width
     outer_first: bool  # neighbouring programs take the same rows of neighbouring outer indices
     cuda: bool  # a program per tile, the GPU's half-type arithmetic and fast reciprocal
@@ -108,22 +148,31 @@ class Variant:
 class _Printer:
     def __init__(self, region: Region, variant: Variant) -> None:
         self.region, self.variant = region, variant
+        self.loads: list[str] = []
         self.lines: list[str] = []
         self.helpers: list[str] = []
         self.text: list[str] = []  # the expression that names each node
         self.shape: list[int] = []  # TILE, PER_ROW, PER_COLUMN or SCALAR
         self.parameters: list[str] = []
+        self.strides_of: dict[int, str] = {}  # the tensor whose strides stand for all that are alike
         self.native: set[int] = set()
         self.skipped: set[int] = set()
 
     # ---- expressions ----
     def f32(self, i: int) -> str:
         """Node i as a float32 operand (a literal for a constant)."""
-        return (
-            f"{self.text[i]}.to(tl.float32)"
-            if self.region.nodes[i].dtype in HALF and not self.is_constant(i)
-            else self.text[i]
-        )
+        dtype, text = self.region.nodes[i].dtype, self.text[i]
+        if dtype not in HALF or self.is_constant(i):
+            return text
+        if self.variant.cuda and dtype == torch.bfloat16 and self.shape[i] == TILE:
+            return f"{self.helper('widen')}({text})"
+        return f"{text}.to(tl.float32)"
+
+    def rounded(self, expression: str, dtype: torch.dtype, shape: int) -> str:
+        """A float32 expression, of more than one term, as a half type."""
+        if self.variant.cuda and shape == TILE:
+            return f"{self.helper('to_' + str(dtype).removeprefix('torch.'))}({expression})"
+        return f"({expression}).to({_TL[dtype]})"
 
     def is_constant(self, i: int) -> bool:
         return self.region.nodes[i].op == "constant"
@@ -147,31 +196,39 @@ class _Printer:
     def inside(self, expression: str, neutral: str) -> str:
         return f"tl.where(inside, {expression}, {neutral})" if self.variant.masked else expression
 
-    def helper(self, name: str) -> None:
-        if name == "tanh" and self.variant.cuda:
-            self.helper("reciprocal")
-            name = "tanh_cuda"
+    def helper(self, name: str) -> str:
+        """The name, once what it calls is known to be printed before it."""
+        if self.variant.cuda:
+            for needed in _NEEDED.get(name, ()):
+                self.helper(needed)
+            name = f"{name}_cuda" if f"{name}_cuda" in _HELPERS else name
         if name in _HELPERS and name not in self.helpers:
             self.helpers.append(name)
+        return name
 
     # ---- memory ----
     def offset(self, number: int, name: str) -> tuple[str, str]:
         """(scalar 64-bit base, offsets inside the tile) of tensor or index `number`, whose strides are name_…"""
         variant = self.variant
+        name = self.strides_of.setdefault(variant.alike[number], name)
         base = []
         for axis, step in enumerate(variant.steps[number]):
             if step:
-                self.parameters.append(f"{name}_outer{axis}")
-                base.append(f"outer{axis} * {name}_outer{axis}")
+                base.append(f"outer{axis} * {self.parameter(f'{name}_outer{axis}')}")
         access = variant.access[number]
         inner = []
         if access in (TILE, PER_ROW):
-            self.parameters.append(f"{name}_row")
-            base.append(f"row * {name}_row")
-            inner.append(f"rows * {name}_row")
+            stride = self.parameter(f"{name}_row")
+            base.append(f"row * {stride}")
+            inner.append(f"rows * {stride}")
         if access in (TILE, PER_COLUMN):
             inner.append("columns")
         return " + ".join(base), " + ".join(inner)
+
+    def parameter(self, name: str) -> str:
+        if name not in self.parameters:
+            self.parameters.append(name)
+        return name
 
     def mask(self, access: int) -> str:
         return ", mask=inside" if self.variant.masked and access in (TILE, PER_COLUMN) else ""
@@ -190,6 +247,9 @@ class _Printer:
         boolean = " != 0" if self.region.inputs[number].dtype == torch.bool else ""
         other = (", other=0" if boolean else ", other=0.0") if mask else ""
         self.emit(i, f"tl.load({self.pointer(number, name)}{mask}{other}){boolean}")
+        if self.variant.cuda:
+            # Every load is under way before the first value is needed; the compiler leaves them where they are printed.
+            self.loads.append(self.lines.pop())
 
     def store(self, number: int, node: int, tensor: Tensor) -> None:
         slot = len(self.region.inputs) + number
@@ -252,6 +312,8 @@ class _Printer:
                 expression = f"{a[0]} != 0"
             elif source == node.dtype or (node.dtype == torch.float32 and source in HALF):
                 expression = a[0]
+            elif node.dtype in HALF and self.variant.cuda and source.is_floating_point:
+                expression = self.rounded(a[0], node.dtype, self.shape[i])
             else:
                 expression = f"{self.text[node.args[0]]}.to({_TL[node.dtype]})"
             return self.emit(i, expression)
@@ -264,14 +326,12 @@ class _Printer:
         elif node.op in _INFIX:
             expression = f"{a[0]} {_INFIX[node.op]} {a[1]}"
         elif node.op == "tanh" and self.variant.cuda and self.is_rounded_at_once(i):
-            self.helper("reciprocal")
-            self.helper("tanh_rounded")
-            expression = f"tanh_rounded({a[0]})"
+            expression = f"{self.helper('tanh_rounded')}({a[0]})"
         else:
             self.helper(node.op)
             expression = _CALLS[node.op].format(*a)
         if not logical and node.dtype in HALF:
-            expression = f"({expression}).to({_TL[node.dtype]})"
+            expression = self.rounded(expression, node.dtype, self.shape[i])
         return self.emit(i, expression)
 
     def index(self, i: int, node: Node) -> None:
@@ -312,16 +372,21 @@ class _Printer:
         if node.op == "safe_softmax":
             # A row of nothing but -inf has the maximum -inf; subtracting 0 there leaves exp(-inf) = 0 throughout.
             self.lines.append(f'm{i} = tl.where(m{i} == -float("inf"), 0.0, m{i})')
-        self.lines.append(f"e{i} = tl.exp(x{i} - m{i})")
+        exp, inverse = "tl.exp", f"(1.0 / s{i})"
+        if self.variant.cuda and node.op != "log_softmax":
+            inverse = f"{self.helper('reciprocal')}(s{i})"
+            if node.dtype in HALF or self.is_rounded_at_once(i):
+                exp = self.helper("exp_scaled")
+        self.lines.append(f"e{i} = {exp}(x{i} - m{i})")
         self.lines.append(f"s{i} = tl.sum(e{i}, 1)[:, None]")
         if node.op == "log_softmax":
             expression = f"x{i} - m{i} - tl.log(s{i})"
         else:
             if node.op == "safe_softmax":
                 self.lines.append(f"s{i} = tl.where(s{i} == 0.0, 1.0, s{i})")
-            expression = f"e{i} * (1.0 / s{i})"
+            expression = f"e{i} * {inverse}"
         if node.dtype in HALF:
-            expression = f"({expression}).to({_TL[node.dtype]})"
+            expression = self.rounded(expression, node.dtype, TILE)
         self.emit(i, expression)
 
     def softmax_backward(self, i: int, node: Node) -> None:
@@ -331,7 +396,7 @@ class _Printer:
         plain = f"{out} * ({grad} - s{i})"
         expression = plain if node.op == "softmax_backward" else f"{grad} - tl.exp({out}) * s{i}"
         if node.dtype in HALF:
-            expression = f"({expression}).to({_TL[node.dtype]})"
+            expression = self.rounded(expression, node.dtype, TILE)
         self.emit(i, expression)
 
     def divides_by_number(self, node: Node) -> bool:
@@ -414,10 +479,11 @@ class _Printer:
         if variant.masked:
             sizes.append("width")
             setup.append("inside = columns < width")
-        signature = ", ".join([*pointers, *sizes, *self.parameters, *constants])
+        numbers = [f"{n}: tl.constexpr" if variant.cuda and _is_compiled(n) else n for n in (*sizes, *self.parameters)]
+        signature = ", ".join([*pointers, *numbers, *constants])
         body = [f"    {line}" for line in setup]
         if variant.cuda:
-            body += [f"    {line}" for line in ("tile = tl.program_id(0)", *head, *self.lines)]
+            body += [f"    {line}" for line in ("tile = tl.program_id(0)", *head, *self.loads, *self.lines)]
         else:
             body.append("    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):")
             body += [f"        {line}" for line in (*head, *self.lines)]
@@ -429,6 +495,14 @@ class _Printer:
             + "\n".join(body)
             + "\n"
         )
+
+
+def _is_compiled(number: str) -> bool:
+    """Whether a kernel for CUDA is compiled for the value: what no batch changes, and what addresses and masks are of.
+
+    A step to the next row is then part of the instruction, dividing a multiplication, and most masks are known.
+    """
+    return number in ("width", "row_tiles") or number.endswith(("_row", "_length"))
 
 
 def literal(node: Node) -> str:
@@ -494,7 +568,7 @@ class Launch:
     strides: tuple[int, ...]
     plan: Plan
 
-    @property
+    @cached_property
     def kernel(self) -> Any:
         return load(self.text)
 
@@ -585,13 +659,15 @@ _CACHED_BYTES = 12 * 2**20
 def _bind(region: Region, layout: Layout, plan: Plan, target: Target) -> Launch:
     outer = tuple(length > 1 for length in layout.outer)
     tensors = layout.tensors[:-1]
+    cuda = target.kind == "cuda"
     variant = Variant(
         access=tuple(_access(region, layout, i) for i in range(len(tensors))),
         outer=outer,
         steps=tuple(tuple(present and s.outer[a] != 0 for a, present in enumerate(outer)) for s in tensors),
+        alike=tuple(tensors.index(s) if cuda else i for i, s in enumerate(tensors)),
         masked=plan.masked,
         outer_first=any(outer) and _outer_first(region, layout),
-        cuda=target.kind == "cuda",
+        cuda=cuda,
     )
     text, names = source(region, variant)
     by_name: dict[str, int] = {}
