@@ -1,7 +1,7 @@
 """Prints the Triton source of a fused region, loads it, and launches it.
 
-The source depends on the region and on which strides are zero, never on the other strides, on data or on addresses; it
-is deterministic, is kept as a module file named by its own hash, and reads like a kernel written by hand: a loop over
+The source depends on the region and on which strides are zero (for CUDA, also on which tensors have the same strides),
+never on the other strides, on data or on addresses; it is deterministic, is kept as a module file named by its own hash, and reads like a kernel written by hand: a loop over
 tiles of ROWS × BLOCK elements, 64-bit arithmetic once per tile, everything inside a tile in int32. Half-type values
 compute in float32 and round where the region says so. What is printed is decided here; how large a tile may be and how
 many programs run is plan.py's decision.
@@ -307,12 +307,17 @@ class _Printer:
             ]
             return self.emit(i, f"{operands[0]} {_INFIX[inner.op]} {operands[1]}")
         if node.op == "cast":
-            source = self.region.nodes[node.args[0]].dtype
+            inner = self.region.nodes[node.args[0]]
+            source = inner.dtype
             if node.dtype == torch.bool:
                 expression = f"{a[0]} != 0"
             elif source == node.dtype or (node.dtype == torch.float32 and source in HALF):
                 expression = a[0]
-            elif node.dtype in HALF and self.variant.cuda and source.is_floating_point:
+            elif (
+                self.variant.cuda and source == torch.float32 and inner.args and self._is_half(node.args[0], node.dtype)
+            ):
+                expression = self.text[inner.args[0]]  # widened and rounded back
+            elif self.variant.cuda and node.dtype in HALF and source.is_floating_point:
                 expression = self.rounded(a[0], node.dtype, self.shape[i])
             else:
                 expression = f"{self.text[node.args[0]]}.to({_TL[node.dtype]})"

@@ -1,0 +1,111 @@
+"""What the CUDA variant of a region's source promises, as far as it shows without a GPU. Ascend has none of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from tests.fusion import regions
+from thunder_npu.kernels import codegen
+from thunder_npu.kernels.plan import Target
+from thunder_npu.kernels.region import Region
+from thunder_npu.kernels.region_kernel import DEFAULT_TARGET
+
+H200 = Target("cuda", "NVIDIA H200", 132)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def capped(scores, mask):
+    scores = torch.tanh(scores * 0.0625 / 50.0) * 50.0 + mask
+    return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
+
+
+def causal(scores, mask):
+    i = torch.arange(scores.shape[-1])
+    return torch.log_softmax(torch.where(i[:, None] >= i[None, :], scores * 0.3, float("-inf")), -1) + mask
+
+
+def regions_of(function, dtype: torch.dtype, width: int, mask_shape: Sequence[int]) -> list[Region]:
+    scores = torch.randn(3, 2, width, width, dtype=dtype, requires_grad=True)
+    jitted = regions.jit(function)
+    jitted(scores, torch.zeros(mask_shape, dtype=dtype))
+    return [r.lowered.region for r in regions.forward_regions(jitted) + regions.backward_regions(jitted)]
+
+
+def prepared(region: Region, target: Target, gap: int = 0) -> codegen.Launch:
+    """A launch for inputs whose rows lie `gap` elements apart."""
+    strides = [codegen.contiguous((*t.shape[:-1], t.shape[-1] + gap)) for t in region.inputs]
+    launch = codegen.prepare(region, strides, target)
+    assert launch is not None
+    return launch
+
+
+def kernel_of(text: str) -> ast.FunctionDef:
+    return next(f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef) and f.name == codegen.KERNEL)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", [capped, causal])
+def test_a_launch_gives_a_number_for_every_parameter(function, dtype):
+    for width, shape in ((16, (3, 1, 1, 16)), (19, (3, 1, 19, 19))):
+        for region in regions_of(function, dtype, width, shape):
+            for gap in (0, 5):
+                for target in (H200, DEFAULT_TARGET):
+                    launch = prepared(region, target, gap)
+                    names = [a.arg for a in kernel_of(launch.text).args.args]
+                    tensors = len(region.inputs) + len(region.outputs)
+                    assert names[tensors:-2] == list(dict.fromkeys(names[tensors:-2]))
+                    assert len(names) == tensors + len(launch.sizes) + len(launch.strides) + 2
+                    assert names[-2:] == ["ROWS", "BLOCK"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_name_is_made_before_it_is_read(dtype):
+    """Loads move to the top, widened values are left out, helpers call helpers."""
+    for region in regions_of(capped, dtype, 19, (3, 1, 19, 19)) + regions_of(causal, dtype, 16, (1, 1, 16, 16)):
+        tree = ast.parse(prepared(region, H200).text)
+        known = {"tl", "triton", "float"}
+        for function in tree.body:
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            inside = known | {a.arg for a in function.args.args}
+            for statement in function.body:
+                read = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+                assert read <= inside, (function.name, read - inside)
+                inside |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+            known.add(function.name)
+
+
+def test_loads_come_first_and_tensors_alike_share_their_strides():
+    (region,) = [r for r in regions_of(capped, torch.bfloat16, 16, (3, 1, 16, 16)) if len(r.inputs) == 2][:1]
+    body = [ast.unparse(s) for s in kernel_of(prepared(region, H200).text).body]
+    loads = [i for i, line in enumerate(body) if "tl.load" in line]
+    assert loads == list(range(loads[0], loads[0] + len(region.inputs)))
+    assert not any(word in line for line in body[: loads[0]] for word in ("tl.exp", "tanh", "widen", "to_bfloat16"))
+    assert "out0_row" not in prepared(region, H200).text, "the result lies as the scores do"
+    assert "out0_row" in prepared(region, H200, gap=3).text, "the scores' rows lie apart"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_only_a_result_rounded_to_a_half_type_takes_the_flushing_exponential(dtype):
+    def plain(scores, mask):
+        return torch.softmax(scores * 0.3 + mask, -1)
+
+    for function in (plain, capped):
+        forward, *_ = regions_of(function, dtype, 16, (3, 1, 1, 16))
+        text = prepared(forward, H200).text
+        written = {t.dtype for _, t in forward.outputs}
+        assert ("exp_scaled" in text) is (torch.float32 not in written)
+        assert ("= tl.exp(" in text) is (torch.float32 in written)
+
+
+def test_nothing_of_cuda_is_in_the_ascend_text():
+    for dtype in DTYPES:
+        for region in regions_of(capped, dtype, 19, (3, 1, 1, 19)):
+            text = prepared(region, DEFAULT_TARGET).text
+            assert not any(
+                w in text for w in ("asm", "widen", "exp_scaled", "reciprocal", "tl.fma", "_row: tl.constexpr")
+            )
