@@ -1,10 +1,10 @@
 """Prints the Triton source of a fused region, loads it, and launches it.
 
 The source depends on the region and on which strides are zero (for CUDA, also on which tensors have the same strides),
-never on the other strides, on data or on addresses; it is deterministic, is kept as a module file named by its own hash, and reads like a kernel written by hand: a loop over
-tiles of ROWS × BLOCK elements, 64-bit arithmetic once per tile, everything inside a tile in int32. Half-type values
-compute in float32 and round where the region says so. What is printed is decided here; how large a tile may be and how
-many programs run is plan.py's decision.
+never on the other strides, on data or on addresses; it is deterministic, is kept as a module file named by its own
+hash, and reads like a kernel written by hand: a loop over tiles of ROWS × BLOCK elements (for CUDA, one tile), 64-bit
+arithmetic once per tile, everything inside a tile in int32. Half-type values compute in float32 and round where the
+region says so. What is printed is decided here; how large a tile may be and how many programs run is plan.py's decision.
 """
 
 from __future__ import annotations
