@@ -122,6 +122,8 @@ def _prepare(
     function, numbers, keywords = launch_arguments(kernel, chosen, layout, exponential)
     if cuda:
         keywords["num_warps"] = chosen.num_warps
+        if chosen.registers:
+            keywords["maxnreg"] = chosen.registers
     return Prepared(function, chosen, numbers, keywords)
 
 
@@ -154,15 +156,18 @@ def launch_arguments(
         for name, i in (("G_ACCESS", 0), ("Y_ACCESS", 1)) if backward else (("X_ACCESS", 0),):
             constants[name] = layout.access(i, chosen.rows)
         return function, numbers, constants
-    numbers = [layout.rows, layout.width]
     constants["VECTOR"] = chosen.vector
+    if chosen.kernel == "narrow":
+        function = vector_kernels.softmax_backward_narrow if backward else vector_kernels.softmax_narrow
+        constants.update(WIDTH=layout.width, ROWS=chosen.rows, BLOCK=chosen.block)
+        return function, [layout.rows], constants
     if chosen.kernel == "ragged":
         function = vector_kernels.softmax_backward_ragged if backward else vector_kernels.softmax_ragged
         constants.update(ROWS=chosen.rows, BLOCK=chosen.block)
     else:
         function = vector_kernels.softmax_backward_wide if backward else vector_kernels.softmax_wide
-        constants.update(VECTORS=chosen.rows, LANES=chosen.block)
-    return function, numbers, constants
+        constants.update(KEEP=chosen.keep, VECTORS=chosen.rows, LANES=chosen.block)
+    return function, [layout.rows, layout.width], constants
 
 
 def _device(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -70,7 +70,7 @@ class Layout:
     def contiguous_rows(self) -> bool:
         """Whether every tensor is one run of memory, row after row."""
         return (
-            self.axis == 1
+            (self.axis == 1 or self.width == 1)
             and self.outer_count == 1
             and all(s.column == 1 and (s.row == self.width or self.rows == 1) for s in self.tensors)
         )

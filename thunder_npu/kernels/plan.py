@@ -17,7 +17,8 @@ of its own. These are upper bounds of what BiShengIR 1.2.0 plans (benchmarks/asc
 plan takes at most `BUDGET` of the buffer. As many programs run as there are vector cores; each loops over tiles.
 
 **CUDA.** Registers and the bandwidth of the memory decide; the tables below were measured on an H200
-(benchmarks/gpu_softmax.py), a program per tile. Widths that do not keep rows 16-byte aligned use the "ragged" kernels.
+(benchmarks/gpu_softmax.py), a program per tile. Narrow rows and those that are not 16-byte aligned have kernels of
+their own (vector_kernels.py).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Plan:
     sweeps over the columns twice. `masked`: the last block of columns is not full.
     """
 
-    kernel: Literal["tile", "ragged", "wide"]
+    kernel: Literal["tile", "narrow", "ragged", "wide"]
     rows: int
     block: int
     one_pass: bool
@@ -83,6 +84,10 @@ class Plan:
     num_warps: int = 4
     vector: int = 0
     """CUDA: elements per 16 bytes of the narrowest tensor, for the kernels that read a row by whole vectors."""
+    keep: int = 0
+    """CUDA, "wide": blocks of `block` elements that stay in registers between the sweeps; `rows` others are a step."""
+    registers: int = 0
+    """CUDA: registers per thread at most; 0: what the compiler takes."""
 
 
 def ascend_target(soc: str, vector_cores: int) -> Target:
@@ -255,15 +260,21 @@ _RAGGED_BACKWARD: Table = {
     2: ((256, 2048, 2), (1024, 1024, 1), (2048, 2048, 2), (4096, 4096, 4)),
     4: ((1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16)),
 }
-# (largest width, vectors per lane and step, warps)
-_WIDE: Table = {
-    2: ((6144, 2, 4), (10240, 4, 4), (16384, 2, 8), (32000, 4, 8), (2**62, 4, 16)),
-    4: ((32768, 4, 16), (2**62, 8, 32)),
+# (largest width, vectors per thread: kept in registers, and in a step of the loop; warps, registers)
+_WIDE: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    2: ((6144, 0, 2, 4, 0), (10240, 0, 4, 4, 0), (16384, 0, 2, 8, 0), (32000, 0, 4, 8, 0), (2**62, 0, 4, 16, 0)),
+    4: ((32768, 0, 4, 16, 0), (2**62, 0, 8, 32, 0)),
 }
-_WIDE_BACKWARD: Table = {
-    2: ((10240, 2, 8), (16384, 4, 8), (32000, 2, 16), (2**62, 2, 32)),
-    4: ((24576, 8, 16), (2**62, 8, 32)),
+_WIDE_BACKWARD: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    2: ((10240, 0, 2, 8, 0), (16384, 0, 4, 8, 0), (32000, 0, 2, 16, 0), (2**62, 0, 2, 32, 0)),
+    4: ((24576, 0, 8, 16, 0), (2**62, 0, 8, 32, 0)),
 }
+# Elements per tile and warps of narrow rows: rows dealt out one to a thread, and all others.
+_NARROW_GATHERED = (4096, 4)
+_NARROW = (2048, 4)
+# Up to this width a row is dealt out to one thread; up to that one, rows are read by vectors of 8 bytes.
+_GATHERED_WIDTH = 32
+_NARROW_WIDTH = 128
 # From this block on, a tile (a power of two) that is filled to three quarters or less is slower than a loop.
 _SPARSE_BLOCK = {2: 8192, 4: 32768}
 # Elements of a tile that is not one run of memory, and the rows it should span to use whole sectors of 32 bytes.
@@ -282,9 +293,11 @@ def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool)
         return _cuda_scattered(layout, widest)
     vector = 16 // min(sizes)
     block = _power_of_two(width)
+    if width % 16 and width <= (_GATHERED_WIDTH if width % (vector // 2) else _NARROW_WIDTH):
+        return _cuda_narrow(layout, block, vector)
     sparse = block >= _SPARSE_BLOCK[widest] and 4 * width <= 3 * block
     # Triton vectorises by strides that it knows to be multiples of 16 elements.
-    plain = width % 16 == 0 or width < vector or not aligned
+    plain = width % 16 == 0 or not aligned
     if not sparse or not aligned:
         by_tile, by_vector = (_TILE_BACKWARD, _RAGGED_BACKWARD) if backward else (_TILE, _RAGGED)
         entry = _entry(by_tile if plain else by_vector, widest, block)
@@ -292,15 +305,26 @@ def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool)
             return _cuda_tile_of(layout.rows, 1, width, *entry)
         if entry:
             elements, warps = entry
+            block = _power_of_two(width // vector * vector)
             rows = min(max(1, elements // block), _power_of_two_below(layout.rows))
             tiles = -(-layout.rows // rows)
             return Plan("ragged", rows, block, True, True, tiles, tiles, warps, vector)
         if not aligned:
             return _cuda_scattered(layout, widest)
-    entry = _entry(_WIDE_BACKWARD if backward else _WIDE, widest, width)
-    assert entry is not None
-    vectors, warps = entry
-    return Plan("wide", vectors, 32 * warps * vector, False, True, layout.rows, layout.rows, warps, vector)
+    wide = _WIDE_BACKWARD if backward else _WIDE
+    keep, vectors, warps, registers = next(entry for limit, *entry in wide[max(2, widest)] if width <= limit)
+    lanes = 32 * warps * vector
+    one_pass = keep * lanes >= width
+    rows = layout.rows
+    return Plan("wide", 0 if one_pass else vectors, lanes, one_pass, True, rows, rows, warps, vector, keep, registers)
+
+
+def _cuda_narrow(layout: Layout, block: int, vector: int) -> Plan:
+    gathered = layout.width % (vector // 2) and layout.width != block
+    elements, warps = _NARROW_GATHERED if gathered else _NARROW
+    rows = min(max(1, elements // block), _power_of_two_below(layout.rows))
+    tiles = -(-layout.rows // rows)
+    return Plan("narrow", rows, block, True, block != layout.width, tiles, tiles, warps, vector)
 
 
 def _cuda_tile(rows: int, outer: int, width: int, widest: int, live: int) -> Plan | None:
