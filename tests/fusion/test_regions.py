@@ -285,6 +285,64 @@ def test_the_backward_recomputes_the_cheap_and_saves_the_rest():
     assert "softmax" not in ops, "the softmax itself is saved"
 
 
+def in_float32(s, m):
+    """The softmax of Llama, T5 and Gemma-2: half-type scores, float32 inside, and back."""
+    return torch.softmax(s * 0.1 + m, -1, dtype=torch.float32).to(s.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_float32_softmax_of_half_type_scores_is_computed_again(dtype, ascend):
+    jitted = regions.jit(in_float32)
+    s = torch.randn(2, 3, 9, 9, dtype=dtype, requires_grad=True)
+    m = torch.randn(2, 1, 9, 9, dtype=dtype)
+    m[0, 0, 1] = float("-inf")
+    jitted(s, m)
+    regions.use_kernels(jitted)
+    expected = in_float32(s, m)
+    grad = torch.randn_like(expected)
+    with ascend(), regions.without_bishengir():
+        out = jitted(s, m)
+        (gradient,) = torch.autograd.grad(out, s, grad)
+    torch.testing.assert_close(out, expected, equal_nan=True)
+    torch.testing.assert_close(gradient, *torch.autograd.grad(expected, s, grad), equal_nan=True)
+    (forward,), (backward,) = regions.forward_regions(jitted), regions.backward_regions(jitted)
+    assert len(forward.writes) == 1, "the result alone, in the scores' dtype"
+    assert [node.op for node in backward.lowered.region.nodes].count("softmax") == 1
+    assert {t.dtype for t in backward.lowered.region.inputs} == {dtype}, "nothing of float32 is kept"
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (in_float32, torch.float32),  # the scores are no smaller
+        (lambda s, m: torch.softmax(s * 0.1 + m, -1), torch.bfloat16),  # the result is kept anyway
+        (lambda s, m: torch.softmax((s * 0.1 + m).float(), -1), torch.bfloat16),  # its user keeps it
+    ],
+)
+def test_what_is_not_smaller_is_saved(function, dtype):
+    jitted = regions.jit(function)
+    s = torch.randn(2, 3, 9, 9, dtype=dtype, requires_grad=True)
+    jitted(s, torch.randn(2, 1, 9, 9, dtype=dtype)).sum().backward()
+    (backward,) = regions.backward_regions(jitted)
+    assert "softmax" not in [node.op for node in backward.lowered.region.nodes]
+
+
+def test_no_softmax_is_computed_again_after_an_update_in_place():
+    def function(s, m):
+        out = torch.softmax(s * 0.1 + m, -1, dtype=torch.float32).to(s.dtype)
+        m.mul_(2.0)
+        return out
+
+    jitted = regions.jit(function)
+    s = torch.randn(2, 3, 9, 9, dtype=torch.bfloat16, requires_grad=True)
+    m = torch.randn(2, 1, 9, 9, dtype=torch.bfloat16)
+    eager_m = m.clone()
+    out, expected = jitted(s, m), function(s, eager_m)
+    grad = torch.randn_like(out)
+    torch.testing.assert_close(m, eager_m)
+    torch.testing.assert_close(*(torch.autograd.grad(o, s, grad)[0] for o in (out, expected)))
+
+
 def test_random_numbers_are_drawn_once_and_in_order():
     def function(x):
         p = torch.nn.functional.dropout(torch.softmax(x * 0.5, -1), 0.5)

@@ -17,7 +17,8 @@ that claimed it (or is still there for the fusion executors behind this one), as
 - a smaller tensor (a mask of [B, 1, 1, S]) that something outside also needs. Constants and arange comparisons are the
   exception: they cost nothing, so every region makes its own from indices and no causal mask is read from memory.
 
-Afterwards Thunder's rematerialisation moves what the backward can recompute cheaply out of the saved tensors.
+Afterwards Thunder's rematerialisation moves what the backward can recompute cheaply out of the saved tensors, and a
+float32 softmax of half-type scores is computed again from them rather than saved.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class TritonAscendExecutor(OperatorExecutor, FusionExecutor):
             return trace
         fused = from_trace(trace)
         fused.bound_symbols = _schedule(graph, groups, fused)
-        fused = self._rematerialized(dce(fused))
+        fused = self._recompute_softmax(self._rematerialized(dce(fused)))
         milliseconds = (time.perf_counter_ns() - start) // 1_000_000
         fused.set_provenance(TraceProvenance(f"Fusion of softmax rows (took {milliseconds} milliseconds)"))
         return fused
@@ -115,6 +116,58 @@ class TritonAscendExecutor(OperatorExecutor, FusionExecutor):
                     return trace
             result.bound_symbols.append(bsym)
         return dce(result)
+
+    def _recompute_softmax(self, trace: TraceCtx) -> TraceCtx:
+        """Float32 softmax results that nothing but one backward region reads, made there again from smaller tensors.
+
+        ``softmax(scores, dtype=float32).to(bfloat16)`` keeps four bytes per element for its backward, beside the result
+        that the next matmul keeps anyway; two bytes of scores say the same. The forward then writes, the backward
+        reads, and training holds, that much less. (Thunder's own rematerialisation never repeats a reduction.)
+        """
+        symbols = list(trace.bound_symbols)
+        changed = _changed_in_place(trace, self)
+        readers: dict[str, list[int]] = defaultdict(list)
+        maker = {p.name: i for i, b in enumerate(symbols) if is_region(b) for p in b.output}
+        for i, bsym in enumerate(symbols):
+            for p in bsym.flat_proxy_args:
+                readers[p.name].append(i)
+        for i, consumer in enumerate(symbols):
+            backward = is_region(consumer) and any(BoundSymbolTag.BACKWARD in b.tags for b in consumer.subsymbols)
+            for p in consumer.args if backward else ():
+                if p.name not in maker or readers[p.name] != [i] or torch_dtype(p) != torch.float32:
+                    continue
+                producer = symbols[maker[p.name]]
+                larger = self._with_producers_of(p, producer, symbols[i])
+                if larger is not None and changed.isdisjoint(a.name for a in larger.args):
+                    rest = [out for out in producer.output if out.name != p.name]
+                    number = _counter(producer)
+                    symbols[maker[p.name]] = self.fuse(_Parts(producer.args, rest, producer.subsymbols), number)
+                    symbols[i] = larger
+        result = from_trace(trace)
+        result.bound_symbols = symbols
+        return result
+
+    def _with_producers_of(self, p: TensorProxy, producer: BoundSymbol, consumer: BoundSymbol) -> BoundSymbol | None:
+        """Region `consumer` making `p` as `producer` does; None if it would not read less, or not fit."""
+        needed = {p.name}
+        inside: list[BoundSymbol] = []
+        for bsym in reversed(producer.subsymbols):
+            if any(out.name in needed for out in bsym.flat_proxy_outs):
+                inside.insert(0, bsym)
+                needed |= {a.name for a in bsym.flat_proxy_args}
+        if not any(step.op in SOFTMAX for b in inside for step in steps(b, f"{self.name}_")):
+            return None
+        made = {out.name for b in inside for out in b.flat_proxy_outs}
+        kept = [a for a in consumer.args if a.name not in made]
+        more = [a for a in producer.args if a.name in needed - {k.name for k in kept}]
+        if len(producer.output) == 1 or sum(map(_bytes, more)) >= _bytes(p):
+            return None
+        rest = [b for b in consumer.subsymbols if not {out.name for out in b.flat_proxy_outs} <= made]
+        try:
+            larger = self.fuse(_Parts([*kept, *more], consumer.output, [*inside, *rest]), _counter(consumer))
+        except Refusal:
+            return None
+        return larger if _fits(larger._call_ctx[larger.sym.name].lowered) else None
 
 
 @dataclass(frozen=True)
@@ -137,6 +190,26 @@ class _Parts:
 def is_region(bsym: BoundSymbol) -> bool:
     """Whether `bsym` is one of this executor's fused regions."""
     return bool(bsym.sym.is_fusion) and isinstance(bsym.sym.executor, TritonAscendExecutor)
+
+
+def _changed_in_place(trace: TraceCtx, executor: TritonAscendExecutor) -> set[str]:
+    """Tensors that may share memory with one that a symbol of the trace (not of a region) updates in place."""
+    updates = [b for b in trace.bound_symbols if b.sym.name in _IN_PLACE or has_tags(b, {prims.OpTags.IN_PLACE})]
+    if not updates:
+        return set()
+    graph = Graph(trace, executor)
+    shares: dict[str, set[str]] = {}
+    for i, bsym in enumerate(graph.bsyms):
+        named = bsym.sym.name in (*_PRODUCTS, "embedding", *_HOUSEKEEPING)
+        if not (named or is_region(bsym) or graph.computes(i)):  # else it has memory of its own
+            names = {p.name for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)}
+            together = names.union(*(shares.get(name, ()) for name in names))
+            shares |= dict.fromkeys(together, together)
+    return {name for b in updates for p in b.flat_proxy_args for name in shares.get(p.name, {p.name})}
+
+
+def _bytes(p: TensorProxy) -> int:
+    return prod(p.shape) * torch_dtype(p).itemsize
 
 
 def _counter(bsym: BoundSymbol) -> int:
@@ -279,17 +352,18 @@ class Graph:
         if maker is None:
             return False
         for reader in self.readers[name]:
-            dead = reader in updates or (before is not None and reader < before and self._computes(reader))
+            dead = reader in updates or (before is not None and reader < before and self.computes(reader))
             updates_it = self.bsyms[reader].sym.name == "copy_" and self.bsyms[reader].args[1].name == name
-            if not dead and not (before is None and (self._computes(reader) or updates_it)):
+            if not dead and not (before is None and (self.computes(reader) or updates_it)):
                 return False
         bsym = self.bsyms[maker]
         if bsym.sym.name == "update_aliases":
             inner = bsym.flat_proxy_args[0].name
             return len(bsym.flat_proxy_args) == 1 and self._is_private(inner, {maker}, before=maker)
-        return bsym.sym.name in _PRODUCTS or self._computes(maker)
+        return bsym.sym.name in _PRODUCTS or self.computes(maker)
 
-    def _computes(self, i: int) -> bool:
+    def computes(self, i: int) -> bool:
+        """Whether symbol `i` does arithmetic that a region could do, into memory of its own."""
         try:
             return not all(step.is_view for step in self.steps(i))
         except Refusal:
@@ -732,7 +806,7 @@ def _ends(trace: TraceCtx, region: BoundSymbol) -> tuple[str, ...]:
             open_trace.bound_symbols.append(bsym)
     graph = Graph(open_trace, region.sym.executor)
     inside = range(first, first + len(region.subsymbols))
-    growth = Growth(graph, next(i for i in inside if graph.is_seed(i)))
+    growth = Growth(graph, [i for i in inside if graph.is_seed(i)][-1])  # before it, what a backward computes again
     growth.members = {i for i in inside if not graph.is_free(i)}
     growth.free = set(inside) - growth.members
     reasons: dict[str, None] = {}
