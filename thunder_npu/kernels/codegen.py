@@ -708,19 +708,23 @@ def _plan(region: Region, rows: int, outer: int, target: Target) -> Plan | None:
     return plan_one_pass(rows, region.width, target, loads=loads or [4], stores=stores, live=region.live, outer=outer)
 
 
-# (largest block, elements of a tile, warps) by the size of the widest element, measured on an H200 with
-# softmax(scores·scale + mask), its backward, and the soft-cap of Gemma-2 (the crowded ones).
+# (largest block, elements of a tile, warps) by the size of the widest element, measured on an H200 with the chains of
+# benchmarks/gpu_attention_chain.py. One warp holds whole rows: nothing goes through shared memory.
 _CUDA = {
-    2: ((256, 1024, 1), (512, 1024, 1), (1024, 2048, 2), (4096, 4096, 8), (16384, 16384, 16)),
-    4: ((128, 512, 1), (256, 1024, 2), (512, 512, 1), (1024, 1024, 2), (4096, 4096, 16), (16384, 16384, 16)),
+    2: ((512, 1024, 1), (1024, 2048, 2), (4096, 4096, 8), (16384, 16384, 16)),
+    4: ((512, 512, 1), (1024, 1024, 4), (4096, 4096, 16), (16384, 16384, 16)),
 }
-_CUDA_CROWDED = ((256, 1024, 2), (1024, 1024, 1), (4096, 4096, 8), (16384, 16384, 16))
-_CROWDED_NODES = 16
+# The same for half types where more nodes than this fill a tile: Gemma-2's soft-cap, and its backward.
+_CUDA_CROWDED = (
+    (32, ((512, 512, 1), (1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16))),
+    (16, ((512, 1024, 1), (1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16))),
+)
 
 
 def _plan_cuda(region: Region, rows: int, outer: int, widest: int) -> Plan | None:
     block = 1 << (region.width - 1).bit_length()
-    table = _CUDA_CROWDED if sum(region.is_tile) > _CROWDED_NODES else _CUDA[widest]
+    crowd = sum(region.is_tile) if widest < 4 else 0
+    table = next((table for least, table in _CUDA_CROWDED if crowd > least), _CUDA[widest])
     entry = next(((elements, warps) for limit, elements, warps in table if block <= limit), None)
     if entry is None:
         return None
