@@ -8,14 +8,13 @@ many bytes. The backward is a function of its own (gradients in, what the forwar
 excluded): the time of forward and backward less that of the forward that saves. Every contender's calls are captured in
 a CUDA graph and its replays timed with events: the device's time, whatever the host needs to launch. (The copies are
 not: in a graph the copy engine makes them, a third slower.) All work is on one stream of its own, as a capture needs.
+For half types ours is measured once more with fusion_float32_inside=True, which saves roundings and changes numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import json
-import multiprocessing
 import os
 import statistics
 import sys
@@ -24,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _turns import in_turns
 
 HEADS = 12
-ELEMENTS = 2**28
-COMPILE_TOGETHER = 12
+ELEMENTS = 2**28  # of half types; half as many of float32
+PROCESSES = 14
+Case = tuple[str, str, int]  # chain, dtype, width
+Call = Callable[..., torch.Tensor]
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -63,10 +65,10 @@ CHAINS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[int, int, int], t
 }
 
 
-def arguments(name: str, dtype: torch.dtype, width: int, elements: int = ELEMENTS) -> Tensors:
+def arguments(name: str, dtype: torch.dtype, width: int) -> Tensors:
     """Random scores (they require a gradient) and the mask or bias; a tenth of a mask is closed."""
     torch.manual_seed(width)
-    batch = max(1, elements // (HEADS * width * width))
+    batch = max(1, ELEMENTS * 2 // dtype.itemsize // (HEADS * width * width))
     scores = torch.randn(batch, HEADS, width, width, device="cuda", dtype=dtype).mul_(4).requires_grad_()
     shape = CHAINS[name][1]
     if shape is None:
@@ -77,19 +79,21 @@ def arguments(name: str, dtype: torch.dtype, width: int, elements: int = ELEMENT
     return scores, second
 
 
-def contenders(name: str) -> dict[str, Callable[..., torch.Tensor]]:
-    """The three ways to run a chain, each compiled for itself."""
+def contenders(name: str, dtype: torch.dtype) -> dict[str, Call]:
+    """The ways to run a chain."""
     import thunder
 
     from thunder_npu import triton_ascend_ex
 
     function = CHAINS[name][0]
-    torch._dynamo.reset()
-    return {
+    ways = {
         "ours": thunder.jit(function, executors=[triton_ascend_ex]),
         "eager": function,
         "torch.compile": torch.compile(function, dynamic=False),
     }
+    if dtype != torch.float32:
+        ways["ours, float32 inside"] = thunder.jit(function, executors=[triton_ascend_ex], fusion_float32_inside=True)
+    return ways
 
 
 def milliseconds(call: Callable[[], Any], calls: int = 4, rounds: int = 5, graph: bool = True) -> float:
@@ -124,57 +128,71 @@ def deviation(got: torch.Tensor, want: torch.Tensor) -> float:
 
 def exact(name: str, tensors: Tensors, grad: torch.Tensor) -> Tensors:
     """Result and gradient of the chain in float64, on the first batch entry."""
+    wide: dict[str, Call] = {  # those that name float32 themselves
+        "T5 bias": lambda scores, bias: torch.softmax(scores + bias, -1),
+        "Gemma-2 soft-cap": lambda scores, mask: torch.softmax(torch.tanh(scores * 0.0625 / 50.0) * 50.0 + mask, -1),
+    }
     first = [t[:1].detach().double() for t in tensors]
     scores = first[0].requires_grad_()
-    out = CHAINS[name][0](*first)
+    out = wide.get(name, CHAINS[name][0])(*first)
     return out.detach(), torch.autograd.grad(out, scores, grad[:1].double())[0]
 
 
-def measure(name: str, dtype: torch.dtype, width: int, copy: float) -> list[dict[str, Any]]:
-    """One row of results per contender and direction."""
-    tensors = arguments(name, dtype, width)
+def prepare(case: Case) -> Callable[[], list[dict[str, Any]]]:
+    """Compiles a case; what is returned measures it: one row per contender and direction, without the share."""
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 4096
+    if torch.cuda.current_stream() == torch.cuda.default_stream():
+        torch.cuda.set_stream(torch.cuda.Stream())
+    name, dtype = case[0], getattr(torch, case[1])
+    ways = contenders(name, dtype)
+    tensors = arguments(name, dtype, case[2])
+    for contender, function in ways.items():
+        if contender != "eager":
+            with torch.no_grad():
+                function(*tensors)
+            function(*tensors).sum().backward()
+    torch.cuda.synchronize()
+    tensors = ()
+    torch.cuda.empty_cache()
+
+    def measure() -> list[dict[str, Any]]:
+        rows = [row for way in ways.items() for row in measure_one(case, *way)]
+        torch.cuda.empty_cache()
+        return rows
+
+    return measure
+
+
+def measure_one(case: Case, contender: str, function: Call) -> list[dict[str, Any]]:
+    """Forward and backward of one contender."""
+    name, dtype, width = case
+    tensors = arguments(name, getattr(torch, dtype), width)
     scores = tensors[0]
     grad = torch.randn_like(scores)
     size, others = scores.numel() * scores.element_size(), sum(t.numel() * t.element_size() for t in tensors[1:])
-    want, want_grad = exact(name, tensors, grad)
     again = others if name in ("T5 bias", "Gemma-2 soft-cap") else 0  # computed from the scores once more
-    rows = []
-    for contender, function in contenders(name).items():
 
-        def forward(function: Callable[..., torch.Tensor] = function) -> torch.Tensor:
-            with torch.no_grad():
-                return function(*tensors)
-
-        def step(function: Callable[..., torch.Tensor] = function) -> torch.Tensor:
-            return torch.autograd.grad(function(*tensors), scores, grad)[0]
-
-        def saving(function: Callable[..., torch.Tensor] = function) -> torch.Tensor:
+    def forward() -> torch.Tensor:
+        with torch.no_grad():
             return function(*tensors)
 
-        wrong = deviation(forward()[:1], want), deviation(step()[:1], want_grad)
-        ahead, both = milliseconds(forward), milliseconds(step) - milliseconds(saving)
-        for direction, time, moved, error in (
-            ("forward", ahead, 2 * size + others, wrong[0]),
-            ("backward", both, 3 * size + again, wrong[1]),
-        ):
-            rows.append(
-                {
-                    "chain": name, "dtype": str(dtype).removeprefix("torch."), "width": width, "direction": direction,
-                    "contender": contender, "ms": time, "share": moved / time / 1e6 / copy, "error": error,
-                }
-            )  # fmt: skip
-    return rows
+    def saving() -> torch.Tensor:
+        return function(*tensors)
 
+    def step() -> torch.Tensor:
+        return torch.autograd.grad(function(*tensors), scores, grad)[0]
 
-def compile_only(case: tuple[str, str, int]) -> None:
-    """Fills the compilers' caches on disk for one case; many run side by side before anything is timed."""
-    name, dtype, width = case
-    tensors = arguments(name, getattr(torch, dtype), width)
-    for function in contenders(name).values():
-        with torch.no_grad():
-            function(*tensors)
-        function(*tensors).sum().backward()
-    torch.cuda.synchronize()
+    want, want_grad = exact(name, tensors, grad)
+    errors = deviation(forward()[:1], want), deviation(step()[:1], want_grad)
+    times = milliseconds(forward), milliseconds(step) - milliseconds(saving)
+    moved = 2 * size + others, 3 * size + again
+    return [
+        {
+            "chain": name, "dtype": dtype, "width": width, "direction": direction, "contender": contender,
+            "ms": ms, "GB/s": bytes_ / ms / 1e6, "error": error,
+        }
+        for direction, ms, bytes_, error in zip(("forward", "backward"), times, moved, errors, strict=True)
+    ]  # fmt: skip
 
 
 def copy_bandwidth() -> float:
@@ -194,6 +212,17 @@ def versions() -> dict[str, str]:
     }  # fmt: skip
 
 
+def show(found: list[dict[str, Any]]) -> None:
+    """A line for each direction."""
+    for direction in ("forward", "backward"):
+        mine = {row["contender"]: row for row in found if row["direction"] == direction}
+        faster = mine["torch.compile"]["ms"] / mine["ours"]["ms"]
+        cells = "  ".join(f"{contender} {row['share']:.2f} ({row['error']:.0e})" for contender, row in mine.items())
+        first = found[0]
+        head = f"{first['dtype']:8} {first['chain']:16} S={first['width']:<5}{direction:9}"
+        print(f"{head} ours/compile {faster:.2f}x  {cells}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtypes", default="bfloat16,float16,float32")
@@ -203,21 +232,15 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark measures on a CUDA GPU, and there is none")
     cases = [(n, d, int(w)) for d in given.dtypes.split(",") for n in CHAINS for w in given.widths.split(",")]
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(COMPILE_TOGETHER, os.cpu_count() or 1), context) as pool:
-        list(pool.map(compile_only, cases))
     torch.cuda.set_stream(torch.cuda.Stream())
     copy = copy_bandwidth()
     print(f"copy: {copy:.0f} GB/s; share of it, and relative error against float64 (first batch entry)")
-    rows = []
-    for name, dtype, width in cases:
-        found = measure(name, getattr(torch, dtype), width, copy)
-        rows += found
-        for direction in ("forward", "backward"):
-            mine = {r["contender"]: r for r in found if r["direction"] == direction}
-            faster = mine["torch.compile"]["ms"] / mine["ours"]["ms"]
-            cells = "  ".join(f"{c} {r['share']:.2f} ({r['error']:.0e})" for c, r in mine.items())
-            print(f"{dtype:8} {name:16} S={width:<5}{direction:9} {cells}  ours/compile {faster:.2f}x", flush=True)
+    processes = min(PROCESSES, len(cases), os.cpu_count() or 1)
+    measured = {}
+    for case, found in in_turns(prepare, cases, processes, processes):
+        measured[case] = [{**row, "share": row["GB/s"] / copy} for row in found]
+        show(measured[case])
+    rows = [row for case in cases for row in measured[case]]
     Path(given.out).parent.mkdir(parents=True, exist_ok=True)
     Path(given.out).write_text(json.dumps({"versions": versions(), "copy_GBps": copy, "rows": rows}, indent=1) + "\n")
 

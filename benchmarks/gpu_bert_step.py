@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import statistics
 import time
 from collections import defaultdict
@@ -24,10 +23,11 @@ from typing import Any
 
 import torch
 import transformers
+from _turns import in_turns
 from gpu_attention_chain import versions
 
 Model = Callable[..., Any]
-COMPILE_TOGETHER = 4  # models of that many contenders are in the GPU's memory at once
+AT_ONCE = 4  # contenders whose first step the GPU's memory holds
 
 
 def model_and_batch(batch: int, width: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
@@ -120,32 +120,29 @@ def profile(call: Callable[[], Any]) -> dict[str, float]:
     return dict(total)
 
 
-def measure(name: str, batch: int, width: int, room: Any, ready: Any, turn: Any, results: Any) -> None:
-    """Compiles one contender, waits for all others to have done so, and measures when it is its turn."""
-    try:
-        room.acquire()
-        model, inputs = model_and_batch(batch, width)
-        started = time.perf_counter()
-        run = CONTENDERS[name](model)
+def prepare(job: tuple[str, int, int]) -> Callable[[], dict[str, Any]]:
+    """Compiles a contender; what is returned measures it."""
+    name, batch, width = job
+    model, inputs = model_and_batch(batch, width)
+    started = time.perf_counter()
+    run = CONTENDERS[name](model)
 
-        def call() -> torch.Tensor:
-            return step(run, model, inputs)
+    def call() -> torch.Tensor:
+        return step(run, model, inputs)
 
-        row: dict[str, Any] = {"loss": call().item(), "first_step_s": time.perf_counter() - started}
-        for _ in range(2):
-            call()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        room.release()
-        ready.wait()
-    except BaseException:
-        ready.abort()
-        raise
-    with turn:
+    row: dict[str, Any] = {"loss": call().item(), "first_step_s": time.perf_counter() - started}
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+    def measure() -> dict[str, Any]:
         row["ms"] = milliseconds(call)
         row["profile_ms"] = profile(call)
         row["device_ms"] = sum(spent for kind, spent in row["profile_ms"].items() if not kind.startswith(" "))
-    results.put((name, row))
+        return row
+
+    return measure
 
 
 def main() -> None:
@@ -156,19 +153,9 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark measures on a CUDA GPU, and there is none")
-    context = multiprocessing.get_context("spawn")
-    room = context.Semaphore(COMPILE_TOGETHER)
-    ready, turn, found = context.Barrier(len(CONTENDERS)), context.Lock(), context.Queue()
-    shared = (given.batch, given.width, room, ready, turn, found)
-    workers = [context.Process(target=measure, args=(name, *shared)) for name in CONTENDERS]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if any(worker.exitcode for worker in workers):
-        raise SystemExit("a contender failed; its error is above")
-    unordered = dict(found.get() for _ in CONTENDERS)
-    results = {name: unordered[name] for name in CONTENDERS}
+    jobs = [(name, given.batch, given.width) for name in CONTENDERS]
+    measured = {name: row for (name, *_), row in in_turns(prepare, jobs, len(jobs), AT_ONCE)}
+    results = {name: measured[name] for name in CONTENDERS}
     for name, row in results.items():
         print(f"{name:36} {row['ms']:7.1f} ms, on the device {row['device_ms']:6.1f} ms   loss {row['loss']:.4f}")
         for kind, spent in row["profile_ms"].items():
