@@ -15,34 +15,46 @@ WIDTHS = (
 )  # fmt: skip
 
 
-def worst(result: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> float:
-    return ((result.double() - exact).abs() / scale.clamp(min=1e-30)).max().item()
+def errors(result: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> tuple[float, float]:
+    """Of the rows' largest errors over their scale: the largest, and the root mean square."""
+    found = ((result.double() - exact).abs() / scale.clamp(min=1e-30)).amax(-1)
+    return found.max().item(), found.square().mean().sqrt().item()
+
+
+def no_worse_than_twice(ours: tuple[float, float], theirs: tuple[float, float]) -> bool:
+    """The mean without allowance; the largest of some hundred rows is a matter of chance, within a digit of float32."""
+    return ours[1] <= 2 * theirs[1] + 2**-30 and ours[0] <= 2 * theirs[0] + 2**-23
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_worse_than_twice_eager(width: int, device: str) -> None:
     """Every plan of the GPU's tables; also from memory that is not 16-byte aligned.
 
-    Errors are relative for a softmax, and relative to the row's largest term where terms are subtracted.
+    Errors are relative for a softmax, and relative to the row's largest term where terms are subtracted: how far those
+    cancel is up to the input.
     """
     torch.manual_seed(width)
-    rows = max(130, 40_000 // width)  # more than a tile of narrow rows has
+    rows = max(300, 100_000 // width)  # more than a tile of narrow rows has
     for offset in (0, 1):
         x = torch.randn(rows * width + offset, device=device).mul_(4)[offset:].view(rows, width)
         for op, eager in ((kernels.softmax, torch.softmax), (kernels.log_softmax, torch.log_softmax)):
             exact = eager(x.double(), -1)
             scale = exact if op is kernels.softmax else exact.abs().amax(-1, keepdim=True)
-            assert worst(op(x, -1), exact, scale) <= 2 * worst(eager(x, -1), exact, scale) + 2**-23
+            assert no_worse_than_twice(errors(op(x, -1), exact, scale), errors(eager(x, -1), exact, scale))
             rounded = eager(x.bfloat16().double(), -1)
             limit = 2**-8 * rounded.abs() + 1e-6 * scale
             assert ((op(x, -1, torch.bfloat16).double() - rounded).abs() <= limit).all()
-        grad, result = torch.randn_like(x), torch.softmax(x, -1)
-        product = grad.double() * result.double()
-        exact = product - result.double() * product.sum(-1, keepdim=True)
-        scale = product.abs().amax(-1, keepdim=True)
-        ours = kernels.softmax_backward(grad, result, -1, torch.float32)
-        theirs = torch._softmax_backward_data(grad, result, -1, torch.float32)
-        assert worst(ours, exact, scale) <= 2 * worst(theirs, exact, scale) + 2**-24
+        grad = torch.randn_like(x)
+        for backward, eager_backward, result in (
+            (kernels.softmax_backward, torch._softmax_backward_data, torch.softmax(x, -1)),
+            (kernels.log_softmax_backward, torch._log_softmax_backward_data, torch.log_softmax(x, -1)),
+        ):
+            exact = eager_backward(grad.double(), result.double(), -1, torch.float64)
+            term = grad.double() * result.double() if backward is kernels.softmax_backward else grad.double()
+            scale = torch.maximum(term.abs(), exact.abs()).amax(-1, keepdim=True)
+            ours = backward(grad, result, -1, torch.float32)
+            theirs = eager_backward(grad, result, -1, torch.float32)
+            assert no_worse_than_twice(errors(ours, exact, scale), errors(theirs, exact, scale))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -57,12 +69,14 @@ def test_special_values_stay_in_their_row(width: int, dtype: torch.dtype, device
     x[[3, -4], :-1] = -infinity  # the only finite value is the last
     memory = torch.full((64 + x.numel() + 64,), 7.0, device=device, dtype=dtype)
     result = memory[64:-64].view(rows, width)
-    tolerance = {"rtol": 2**-7, "atol": 1e-30} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
+    rtol, atol = (2**-7, 1e-30) if dtype == torch.bfloat16 else (1e-5, 1e-6)
     for kernel, eager in (
         ("softmax", torch.softmax), ("log_softmax", torch.log_softmax), ("safe_softmax", torch._safe_softmax)
     ):  # fmt: skip
         launch(kernel, (x,), result, 1)
-        torch.testing.assert_close(result, eager(x, -1), equal_nan=True, **tolerance)
+        # Next to 0, log_softmax is log(1 + few digits of float32), whatever the dtype of the result.
+        allowed = 2**-22 if kernel == "log_softmax" else 0
+        torch.testing.assert_close(result, eager(x, -1), equal_nan=True, rtol=rtol, atol=max(atol, allowed))
     grad, out = torch.randn_like(x), torch.softmax(torch.randn_like(x), -1)
     grad[0, 0], grad[-1, -1] = infinity, float("nan")
     for kernel, backward in (
@@ -74,7 +88,7 @@ def test_special_values_stay_in_their_row(width: int, dtype: torch.dtype, device
         assert torch.equal(result.isfinite(), exact.isfinite())
         difference = (result.double() - exact)[1:-1].abs()
         scale = grad.double().abs() * (y.double().abs() if kernel == "softmax_backward" else 1)
-        assert (difference <= tolerance["rtol"] * (exact[1:-1].abs() + scale[1:-1].amax(-1, keepdim=True))).all()
+        assert (difference <= rtol * (exact[1:-1].abs() + scale[1:-1].amax(-1, keepdim=True))).all()
     assert (memory[:64] == 7).all()
     assert (memory[-64:] == 7).all()
 

@@ -239,44 +239,65 @@ def _ascend(target: Target, fit: int, block: int, all_rows: int, outer: int, wid
     return Plan("tile", rows, block, one_pass, masked=width % block != 0, tiles=tiles, grid=grid)
 
 
-# ---- CUDA: (largest block, elements per tile, warps) by the size of the widest element, measured on an H200 ----
-# 0 elements: a loop is faster than a tile that size.
+# ---- CUDA: measured on an H200, by the size of the widest element ----
 
+# (largest width, elements per tile, warps); 0 elements: a loop is faster. A row's tile is a power of two: shortly above
+# one, half of it is idle.
 Table = dict[int, tuple[tuple[int, int, int], ...]]
+# (largest width, vectors per thread: kept in registers, and in a step of the loop; warps, registers)
+WideTable = dict[int, tuple[tuple[int, int, int, int, int], ...]]
+ANY_WIDTH = 2**62
 
 _TILE: Table = {
-    2: ((256, 1024, 4), (2048, 2048, 4), (16384, 8192, 16)),
-    4: ((128, 512, 4), (1024, 1024, 4), (2048, 4096, 16), (16384, 4096, 16), (32768, 32768, 32)),
-}
+    2: ((256, 1024, 4), (2048, 2048, 4), (4096, 8192, 16), (6144, 0, 0), (8192, 8192, 16), (12288, 0, 0),
+        (16384, 8192, 16)),
+    4: ((128, 512, 4), (1024, 1024, 4), (16384, 4096, 16), (24576, 0, 0), (32768, 32768, 32)),
+}  # fmt: skip
 _TILE_BACKWARD: Table = {
-    2: ((256, 4096, 8), (1024, 1024, 4), (2048, 2048, 8), (8192, 8192, 8), (16384, 0, 0), (32768, 32768, 16)),
-    4: ((128, 4096, 32), (1024, 4096, 16), (2048, 4096, 16), (4096, 8192, 16), (16384, 16384, 32)),
+    2: ((256, 4096, 8), (1024, 1024, 4), (2048, 2048, 8), (4096, 8192, 8), (6144, 0, 0), (8192, 8192, 8),
+        (24576, 0, 0), (32768, 32768, 16)),
+    4: ((128, 4096, 32), (2048, 4096, 16), (4096, 8192, 16), (16384, 16384, 32)),
+}  # fmt: skip
+# The sum of log_softmax's backward needs one input of two: a loop reads 5/3 of what a tile reads, softmax's twice that.
+_TILE_LOG_BACKWARD: Table = {
+    2: (*_TILE_BACKWARD[2][:-2], (10240, 0, 0), (13312, 16384, 16), (16384, 16384, 8), *_TILE_BACKWARD[2][-2:]),
+    4: (*_TILE_BACKWARD[4][:-1], (8192, 16384, 32), (13312, 0, 0), (16384, 16384, 32)),
 }
 _RAGGED: Table = {
     2: ((256, 2048, 2), (1024, 1024, 1), (4096, 2048, 2)),
     4: ((128, 512, 1), (1024, 1024, 1), (8192, 2048, 4)),
 }
 _RAGGED_BACKWARD: Table = {
-    2: ((256, 2048, 2), (1024, 1024, 1), (2048, 2048, 2), (4096, 4096, 4)),
+    2: ((512, 2048, 2), (1024, 2048, 1), (2048, 2048, 2), (4096, 4096, 4)),
     4: ((1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16)),
 }
-# (largest width, vectors per thread: kept in registers, and in a step of the loop; warps, registers)
-_WIDE: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
-    2: ((6144, 0, 2, 4, 0), (10240, 0, 4, 4, 0), (16384, 0, 2, 8, 0), (32000, 0, 4, 8, 0), (2**62, 0, 4, 16, 0)),
-    4: ((32768, 0, 4, 16, 0), (2**62, 0, 8, 32, 0)),
+_WIDE: WideTable = {
+    2: ((6144, 0, 2, 4, 0), (10240, 0, 4, 4, 0), (13312, 2, 4, 8, 0), (24576, 0, 4, 8, 0), (40960, 0, 4, 16, 0),
+        (98304, 8, 2, 16, 64), (ANY_WIDTH, 4, 4, 32, 0)),
+    4: ((24576, 0, 4, 16, 0), (ANY_WIDTH, 0, 8, 32, 0)),
+}  # fmt: skip
+_WIDE_BACKWARD: WideTable = {
+    2: ((10240, 0, 2, 8, 0), (13312, 2, 4, 8, 0), (16384, 0, 2, 16, 0), (24576, 4, 1, 16, 0), (98304, 0, 8, 32, 0),
+        (ANY_WIDTH, 4, 2, 32, 0)),
+    4: ((24576, 8, 1, 8, 0), (40960, 0, 8, 32, 0), (ANY_WIDTH, 4, 2, 32, 0)),
+}  # fmt: skip
+_WIDE_LOG_BACKWARD: WideTable = {
+    2: ((10240, 0, 2, 8, 0), (24576, 0, 2, 16, 0), (98304, 2, 2, 32, 0), (ANY_WIDTH, 4, 4, 32, 0)),
+    4: ((24576, 2, 2, 16, 0), (57344, 0, 8, 32, 0), (ANY_WIDTH, 4, 4, 32, 0)),
 }
-_WIDE_BACKWARD: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
-    2: ((10240, 0, 2, 8, 0), (16384, 0, 4, 8, 0), (32000, 0, 2, 16, 0), (2**62, 0, 2, 32, 0)),
-    4: ((24576, 0, 8, 16, 0), (2**62, 0, 8, 32, 0)),
+_TABLES = {
+    "softmax_backward": (_TILE_BACKWARD, _RAGGED_BACKWARD, _WIDE_BACKWARD),
+    "log_softmax_backward": (_TILE_LOG_BACKWARD, _RAGGED_BACKWARD, _WIDE_LOG_BACKWARD),
 }
-# Elements per tile and warps of narrow rows: rows dealt out one to a thread, and all others.
-_NARROW_GATHERED = (4096, 4)
+# Elements per tile and warps of rows of one column, which are a plain tile.
+_SINGLE = (1024, 4)
+# The same of narrow rows: of a power of two, of others read by vectors of 8 bytes, and dealt out one to a thread.
+_NARROW_POWER = (1024, 4)
 _NARROW = (2048, 4)
-# Up to this width a row is dealt out to one thread; up to that one, rows are read by vectors of 8 bytes.
+_NARROW_GATHERED = ((8, 2048, 4), (32, 2048, 2))
+# Up to this width rows are dealt out; up to that one, read by vectors of 8 bytes.
 _GATHERED_WIDTH = 32
 _NARROW_WIDTH = 128
-# From this block on, a tile (a power of two) that is filled to three quarters or less is slower than a loop.
-_SPARSE_BLOCK = {2: 8192, 4: 32768}
 # Elements of a tile that is not one run of memory, and the rows it should span to use whole sectors of 32 bytes.
 _SCATTERED_ELEMENTS = 8192
 _SCATTERED_ROWS = 32
@@ -288,47 +309,53 @@ def _entry(table: Table, size: int, width: int) -> tuple[int, int] | None:
 
 
 def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool) -> Plan:
-    widest, width, backward = max(sizes), layout.width, kernel.endswith("backward")
+    widest, width = max(sizes), layout.width
     if not layout.contiguous_rows:
         return _cuda_scattered(layout, widest)
+    if width == 1:
+        return _cuda_tile_of(layout.rows, 1, width, *_SINGLE)
     vector = 16 // min(sizes)
-    block = _power_of_two(width)
     if width % 16 and width <= (_GATHERED_WIDTH if width % (vector // 2) else _NARROW_WIDTH):
-        return _cuda_narrow(layout, block, vector)
-    sparse = block >= _SPARSE_BLOCK[widest] and 4 * width <= 3 * block
+        return _cuda_narrow(layout, vector)
+    tile, ragged, wide = _TABLES.get(kernel, (_TILE, _RAGGED, _WIDE))
     # Triton vectorises by strides that it knows to be multiples of 16 elements.
     plain = width % 16 == 0 or not aligned
-    if not sparse or not aligned:
-        by_tile, by_vector = (_TILE_BACKWARD, _RAGGED_BACKWARD) if backward else (_TILE, _RAGGED)
-        entry = _entry(by_tile if plain else by_vector, widest, block)
-        if entry and plain:
-            return _cuda_tile_of(layout.rows, 1, width, *entry)
-        if entry:
-            elements, warps = entry
-            block = _power_of_two(width // vector * vector)
-            rows = min(max(1, elements // block), _power_of_two_below(layout.rows))
-            tiles = -(-layout.rows // rows)
-            return Plan("ragged", rows, block, True, True, tiles, tiles, warps, vector)
-        if not aligned:
-            return _cuda_scattered(layout, widest)
-    wide = _WIDE_BACKWARD if backward else _WIDE
+    entry = _entry(tile if plain else ragged, widest, width)
+    if entry and plain:
+        return _cuda_tile_of(layout.rows, 1, width, *entry)
+    if not aligned:
+        return _cuda_scattered(layout, widest)
+    rows = layout.rows
+    if entry:
+        elements, warps = entry
+        block = _power_of_two(width // vector * vector)
+        tile_rows = min(max(1, elements // block), _power_of_two_below(rows))
+        tiles = -(-rows // tile_rows)
+        return Plan("ragged", tile_rows, block, True, True, tiles, tiles, warps, vector)
     keep, vectors, warps, registers = next(entry for limit, *entry in wide[max(2, widest)] if width <= limit)
     lanes = 32 * warps * vector
     one_pass = keep * lanes >= width
-    rows = layout.rows
     return Plan("wide", 0 if one_pass else vectors, lanes, one_pass, True, rows, rows, warps, vector, keep, registers)
 
 
-def _cuda_narrow(layout: Layout, block: int, vector: int) -> Plan:
-    gathered = layout.width % (vector // 2) and layout.width != block
-    elements, warps = _NARROW_GATHERED if gathered else _NARROW
+def _cuda_narrow(layout: Layout, vector: int) -> Plan:
+    block = _power_of_two(layout.width)
+    if layout.width == block:
+        elements, warps = _NARROW_POWER
+    elif layout.width % (vector // 2) == 0:
+        elements, warps = _NARROW
+    else:
+        elements, warps = next((elements, warps) for limit, elements, warps in _NARROW_GATHERED if block <= limit)
     rows = min(max(1, elements // block), _power_of_two_below(layout.rows))
     tiles = -(-layout.rows // rows)
     return Plan("narrow", rows, block, True, block != layout.width, tiles, tiles, warps, vector)
 
 
 def _cuda_tile(rows: int, outer: int, width: int, widest: int, live: int) -> Plan | None:
-    """One pass for a generated kernel; more than four live tiles take the backward's smaller share of the registers."""
+    """One pass for a generated kernel; more than four live tiles take the backward's smaller share of the registers.
+
+    What is faster than a sparse tile, a loop, is not at hand: the width is that of the full tile.
+    """
     entry = _entry(_TILE_BACKWARD if live > 4 else _TILE, widest, _power_of_two(width))
     return _cuda_tile_of(rows, outer, width, *entry) if entry else None
 

@@ -73,11 +73,18 @@ def backward_term(g, y, LOG: tl.constexpr):
 
 @triton.jit
 def backward_result(g, y, total, LOG: tl.constexpr, EXP: tl.constexpr):
-    """The input's gradient, from the row's total of `backward_term`: g − exp(y)·Σg, or g·y − y·Σ(g·y)."""
+    """The input's gradient, from the row's total of `backward_term`: g − exp(y)·Σg, or g·y − y·Σ(g·y).
+
+    The two products nearly cancel where y ≈ (1, 0, …). CUDA fuses the second into the subtraction, as eager PyTorch
+    does (PersistentSoftmax.cuh), and that is not left to the compiler: with the first fused, or none, rows of two have
+    up to 1.7 times eager's error (root mean square against float64), this way 1.2 times.
+    """
     if LOG:
         return g - exponential(y, EXP) * total
-    else:
+    elif EXP == NATIVE:
         return g * y - y * total
+    else:
+        return tl.fma(y, -total, g * y)
 
 
 @triton.jit
@@ -244,7 +251,7 @@ def softmax_backward_tiles(g_ptr, y_ptr, d_ptr, tiles, rows, width, o1, o2,
                               ROWS, BLOCK, AXIS, MASKED, G_ACCESS, EXP == NATIVE).to(tl.float32)  # fmt: skip
                 y = load_tile(y_tile + offset * y_column, width - start, None, y_row, y_column,
                               ROWS, BLOCK, AXIS, MASKED, Y_ACCESS, EXP == NATIVE).to(tl.float32)  # fmt: skip
-                # g·y is not at hand here, so y·(g − s) instead: an instruction less.
-                d = g - exponential(y, EXP) * s if LOG else y * (g - s)
+                # On Ascend y·(g − s) instead, an instruction less: g·y is not at hand here.
+                d = backward_result(g, y, s, LOG, EXP) if LOG or EXP != NATIVE else y * (g - s)
                 store_tile(d_tile + offset * d_column, d, width - start, d_row, d_column,
                            ROWS, BLOCK, AXIS, MASKED)  # fmt: skip

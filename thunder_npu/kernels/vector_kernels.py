@@ -97,6 +97,18 @@ def inside_narrow(x, other, AXIS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.c
         return tl.where(tl.expand_dims(tl.arange(0, BLOCK) < WIDTH, 1 - AXIS), x, other)
 
 
+@triton.jit
+def sum_narrow(x, AXIS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The rows' sums. A thread that owns a row adds by fours: no element then takes part in more than 10 roundings.
+
+    Added one after the other, 31 terms have twice the error of eager PyTorch's tree.
+    """
+    if AXIS == 0 and BLOCK > 8:
+        return tl.sum(tl.sum(tl.reshape(x, [BLOCK // 4, 4, ROWS]), 1), 0)
+    else:
+        return tl.sum(x, AXIS)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def softmax_narrow(x_ptr, y_ptr, rows,
                    WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
@@ -108,7 +120,7 @@ def softmax_narrow(x_ptr, y_ptr, rows,
     x = inside_narrow(x, NEG_INF, AXIS, WIDTH, BLOCK)
     x = x - tl.expand_dims(finite_maximum(tl.max(x, AXIS)), AXIS)
     e = exponential(x, EXP)
-    factor = tl.expand_dims(row_factor(tl.sum(e, AXIS), LOG, SAFE), AXIS)
+    factor = tl.expand_dims(row_factor(sum_narrow(e, AXIS, ROWS, BLOCK), LOG, SAFE), AXIS)
     y = x - factor if LOG else e * factor
     store_narrow(y_ptr + first * WIDTH, y, left, WIDTH, ROWS, BLOCK, VECTOR)
 
@@ -122,7 +134,8 @@ def softmax_backward_narrow(g_ptr, y_ptr, d_ptr, rows,
     left = tl.minimum(rows - first, ROWS).to(tl.int32)
     g = load_narrow(g_ptr + first * WIDTH, left, WIDTH, ROWS, BLOCK, VECTOR).to(tl.float32)
     y = load_narrow(y_ptr + first * WIDTH, left, WIDTH, ROWS, BLOCK, VECTOR).to(tl.float32)
-    total = tl.sum(inside_narrow(backward_term(g, y, LOG), 0.0, AXIS, WIDTH, BLOCK), AXIS)
+    terms = inside_narrow(backward_term(g, y, LOG), 0.0, AXIS, WIDTH, BLOCK)
+    total = sum_narrow(terms, AXIS, ROWS, BLOCK)
     d = backward_result(g, y, tl.expand_dims(total, AXIS), LOG, EXP)
     store_narrow(d_ptr + first * WIDTH, d, left, WIDTH, ROWS, BLOCK, VECTOR)
 
