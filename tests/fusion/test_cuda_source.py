@@ -109,3 +109,13 @@ def test_nothing_of_cuda_is_in_the_ascend_text():
             assert not any(
                 w in text for w in ("asm", "widen", "exp_scaled", "reciprocal", "tl.fma", "_row: tl.constexpr")
             )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_short_tanh_serves_half_types_alone(dtype):
+    """In the backward too, where 1 - t·t reads a float32 tanh: of a half-type operand its error does not show."""
+    short = dtype != torch.float32
+    for region in regions_of(capped, dtype, 16, (3, 1, 1, 16)):
+        calls = [n.func.id for n in ast.walk(kernel_of(prepared(region, H200).text)) if isinstance(n, ast.Call)
+                 and isinstance(n.func, ast.Name)]  # fmt: skip
+        assert ("tanh_rounded" in calls, "tanh" in calls) == (short, not short)

@@ -249,14 +249,14 @@ WideTable = dict[int, tuple[tuple[int, int, int, int, int], ...]]
 ANY_WIDTH = 2**62
 
 _TILE: Table = {
-    2: ((256, 1024, 4), (2048, 2048, 4), (4096, 8192, 16), (6144, 0, 0), (8192, 8192, 16), (12288, 0, 0),
-        (16384, 8192, 16)),
-    4: ((128, 512, 4), (1024, 1024, 4), (16384, 4096, 16), (24576, 0, 0), (32768, 32768, 32)),
+    2: ((1, 1024, 2), (256, 1024, 4), (2048, 2048, 4), (4096, 8192, 16), (6144, 0, 0), (8192, 8192, 16),
+        (12288, 0, 0), (16384, 8192, 16)),
+    4: ((1, 1024, 4), (128, 512, 4), (1024, 1024, 4), (16384, 4096, 16), (24576, 0, 0), (32768, 32768, 32)),
 }  # fmt: skip
 _TILE_BACKWARD: Table = {
-    2: ((256, 4096, 8), (1024, 1024, 4), (2048, 2048, 8), (4096, 8192, 8), (6144, 0, 0), (8192, 8192, 8),
-        (24576, 0, 0), (32768, 32768, 16)),
-    4: ((128, 4096, 32), (2048, 4096, 16), (4096, 8192, 16), (16384, 16384, 32)),
+    2: ((1, 1024, 4), (256, 4096, 8), (1024, 1024, 4), (2048, 2048, 8), (4096, 8192, 8), (6144, 0, 0),
+        (8192, 8192, 8), (24576, 0, 0), (32768, 32768, 16)),
+    4: ((1, 1024, 4), (128, 4096, 32), (2048, 4096, 16), (4096, 8192, 16), (16384, 16384, 32)),
 }  # fmt: skip
 # The sum of log_softmax's backward needs one input of two: a loop reads 5/3 of what a tile reads, softmax's twice that.
 _TILE_LOG_BACKWARD: Table = {
@@ -268,8 +268,8 @@ _RAGGED: Table = {
     4: ((128, 512, 1), (1024, 1024, 1), (8192, 2048, 4)),
 }
 _RAGGED_BACKWARD: Table = {
-    2: ((512, 2048, 2), (1024, 2048, 1), (2048, 2048, 2), (4096, 4096, 4)),
-    4: ((1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16)),
+    2: ((32, 512, 2), (512, 2048, 2), (1024, 2048, 1), (2048, 2048, 2), (4096, 4096, 4)),
+    4: ((32, 512, 2), (1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16)),
 }
 _WIDE: WideTable = {
     2: ((6144, 0, 2, 4, 0), (10240, 0, 4, 4, 0), (13312, 2, 4, 8, 0), (24576, 0, 4, 8, 0), (40960, 0, 4, 16, 0),
@@ -283,20 +283,21 @@ _WIDE_BACKWARD: WideTable = {
 }  # fmt: skip
 _WIDE_LOG_BACKWARD: WideTable = {
     2: ((10240, 0, 2, 8, 0), (24576, 0, 2, 16, 0), (98304, 2, 2, 32, 0), (ANY_WIDTH, 4, 4, 32, 0)),
-    4: ((24576, 2, 2, 16, 0), (57344, 0, 8, 32, 0), (ANY_WIDTH, 4, 4, 32, 0)),
+    4: ((24576, 1, 2, 32, 0), (57344, 0, 8, 32, 0), (ANY_WIDTH, 4, 4, 32, 0)),
 }
 _TABLES = {
     "softmax_backward": (_TILE_BACKWARD, _RAGGED_BACKWARD, _WIDE_BACKWARD),
     "log_softmax_backward": (_TILE_LOG_BACKWARD, _RAGGED_BACKWARD, _WIDE_LOG_BACKWARD),
 }
-# Elements per tile and warps of rows of one column, which are a plain tile.
-_SINGLE = (1024, 4)
-# The same of narrow rows: of a power of two, of others read by vectors of 8 bytes, and dealt out one to a thread.
+# Elements per tile and warps of narrow rows: of a power of two, of others read by vectors of 8 bytes, and dealt out one
+# to a thread.
 _NARROW_POWER = (1024, 4)
 _NARROW = (2048, 4)
 _NARROW_GATHERED = ((8, 2048, 4), (32, 2048, 2))
-# Up to this width rows are dealt out; up to that one, read by vectors of 8 bytes.
+# Up to this width rows are dealt out (of a backward, two tensors: registers run short earlier); up to that one, read by
+# vectors of 8 bytes.
 _GATHERED_WIDTH = 32
+_GATHERED_WIDTH_BACKWARD = 16
 _NARROW_WIDTH = 128
 # Elements of a tile that is not one run of memory, and the rows it should span to use whole sectors of 32 bytes.
 _SCATTERED_ELEMENTS = 8192
@@ -312,14 +313,13 @@ def _plan_cuda(kernel: str, layout: Layout, sizes: Sequence[int], aligned: bool)
     widest, width = max(sizes), layout.width
     if not layout.contiguous_rows:
         return _cuda_scattered(layout, widest)
-    if width == 1:
-        return _cuda_tile_of(layout.rows, 1, width, *_SINGLE)
     vector = 16 // min(sizes)
-    if width % 16 and width <= (_GATHERED_WIDTH if width % (vector // 2) else _NARROW_WIDTH):
+    gathered = _GATHERED_WIDTH_BACKWARD if kernel in _TABLES else _GATHERED_WIDTH
+    if width > 1 and width % 16 and width <= (gathered if width % (vector // 2) else _NARROW_WIDTH):
         return _cuda_narrow(layout, vector)
     tile, ragged, wide = _TABLES.get(kernel, (_TILE, _RAGGED, _WIDE))
     # Triton vectorises by strides that it knows to be multiples of 16 elements.
-    plain = width % 16 == 0 or not aligned
+    plain = width % 16 == 0 or width == 1 or not aligned
     entry = _entry(tile if plain else ragged, widest, width)
     if entry and plain:
         return _cuda_tile_of(layout.rows, 1, width, *entry)
