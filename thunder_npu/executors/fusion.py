@@ -54,6 +54,7 @@ from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel
 FUSION_NAME = "TritonAscend"
 _SEEDS = (*SOFTMAX, *SOFTMAX_BACKWARD)
 _PRODUCTS = ("matmul", "bmm", "baddbmm", "linear")
+_SAME_SHAPE = ("to", "clone", "shallow_copy", "convert_element_type", "contiguous")
 _VIEW_NAMES = ("unsqueeze", "expand", "reshape", "squeeze", "permute", "transpose")
 _HOUSEKEEPING = (
     "python_del", "python_return", "unpack_trivial", "unpack_sequence", "clear_mutable_collection",
@@ -299,6 +300,7 @@ class Graph:
         self._steps: dict[int, list[Step] | Refusal] = {}
         self._free: dict[int, bool] = {}
         self.mistyped: set[str] = set()
+        self.misshaped: set[str] = set()
         barriers = 0
         last_random: int | None = None
         for i, bsym in enumerate(self.bsyms):
@@ -315,7 +317,7 @@ class Graph:
             self.parents.append(sorted(set(parents)))
             for p in bsym.flat_proxy_outs:
                 self.maker.setdefault(p.name, i)
-            self._note_types(bsym)
+            self._note_labels(bsym)
         for i, bsym in enumerate(self.bsyms):
             in_place = bsym.sym.name in _IN_PLACE or has_tags(bsym, {prims.OpTags.IN_PLACE})
             if in_place and self.is_dead_update(i):
@@ -372,12 +374,22 @@ class Graph:
     def is_backward(self, i: int) -> bool:
         return BoundSymbolTag.BACKWARD in self.bsyms[i].tags
 
-    def _note_types(self, bsym: BoundSymbol) -> None:
-        """Thunder 0.2.6 calls the count of a row's maxima (amax's gradient) a boolean; it is an int64 tensor."""
-        if bsym.sym.name in _VIEW_NAMES and len(bsym.flat_proxy_args) == 1 == len(bsym.flat_proxy_outs):
-            (a,), (out,) = bsym.flat_proxy_args, bsym.flat_proxy_outs
-            if isinstance(out, TensorProxy) and (a.dtype != out.dtype or a.name in self.mistyped):
+    def _note_labels(self, bsym: BoundSymbol) -> None:
+        """Two faults of Thunder 0.2.6, of which a kernel would make wrong memory accesses.
+
+        It calls the count of a row's maxima (amax's gradient) a boolean, which is an int64 tensor. And it forgets the
+        sum in the gradient of a 0-d factor: what it then calls 0-d, and what is computed from that, has elements.
+        """
+        args, outs = bsym.flat_proxy_args, [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
+        name = bsym.sym.name
+        if len(args) == 1 == len(outs) and isinstance(args[0], TensorProxy):
+            (a,), (out,) = args, outs
+            if name in _VIEW_NAMES and (a.dtype != out.dtype or a.name in self.mistyped):
                 self.mistyped.add(out.name)
+            if name in _SAME_SHAPE and tuple(a.shape) != tuple(out.shape):
+                self.misshaped.add(out.name)
+        if any(a.name in self.misshaped for a in args):
+            self.misshaped |= {out.name for out in outs}
 
     def steps(self, i: int) -> list[Step]:
         """What symbol `i` does to rows. Raises Refusal."""
@@ -398,8 +410,9 @@ class Graph:
         if bsym.sym.name in _IN_PLACE and not self.is_dead_update(i):
             raise Refusal(f"{bsym.sym.name} changes a tensor in place that something else sees")
         wrong = [p.name for p in bsym.flat_proxy_args if p.name in self.mistyped]
+        wrong += [p.name for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs) if p.name in self.misshaped]
         if wrong:
-            raise Refusal(f"Thunder takes {wrong[0]} for another dtype than it has")
+            raise Refusal(f"Thunder takes {wrong[0]} for another dtype or shape than it has")
         found = steps(bsym, f"{self.executor.name}_")
         if not found:
             raise Refusal(f"{bsym.sym.name} computes nothing")
