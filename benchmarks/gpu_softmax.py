@@ -13,10 +13,10 @@ matplotlib is installed.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import math
-import multiprocessing
 import statistics
 import sys
 import time
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _turns import in_turns
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -39,6 +40,7 @@ OPS = ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward")
 ROUNDS, LAUNCHES = 5, 8
 LIGER_WIDTH = 16  # it runs a program per row: on narrower ones a call takes up to a tenth of a second
 Call = Callable[[], torch.Tensor]
+Case = tuple[str, str, int, int]  # op, dtype, width, elements
 
 
 def eager(op: str, *tensors: torch.Tensor) -> torch.Tensor:
@@ -59,7 +61,6 @@ def ours(op: str, *tensors: torch.Tensor) -> torch.Tensor:
 
 
 def compiled(op: str) -> Callable[..., torch.Tensor]:
-    torch._dynamo.reset()
     return torch.compile(lambda *tensors: eager(op, *tensors), dynamic=False, fullgraph=True)
 
 
@@ -119,26 +120,37 @@ def milliseconds(calls: Callable[[], None]) -> float:
     return start.elapsed_time(end) / LAUNCHES
 
 
-def measure(op: str, name: str, width: int, elements: int) -> dict[str, Any]:
-    """Times of all contenders, in turn, round after round; medians over the rounds."""
+def prepare(case: Case) -> Callable[[], dict[str, Any]]:
+    """Compiles a case for all contenders; what is returned measures it."""
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 4096
+    op, name, width, elements = case
     tensors = inputs(op, DTYPES[name], width, elements)
-    copy = torch.empty_like(tensors[0])
-    contenders: dict[str, Call] = {"ours": lambda: ours(op, *tensors), "eager": lambda: eager(op, *tensors)}
-    run_compiled, run_liger = compiled(op), liger(op)
-    contenders["torch.compile"] = lambda: run_compiled(*tensors)
-    if run_liger is not None and width >= LIGER_WIDTH:
-        contenders["liger"] = lambda: run_liger(*tensors)
+    ways = {"ours": functools.partial(ours, op), "eager": functools.partial(eager, op), "torch.compile": compiled(op)}
     row: dict[str, Any] = {"op": op, "dtype": name, "width": width, "rows": tensors[0].shape[0]}
+    run_liger = liger(op)
+    if run_liger is not None and width >= LIGER_WIDTH:
+        ways["liger"] = run_liger
     row["error"] = {}
-    for contender, call in list(contenders.items()):
+    for contender, way in list(ways.items()):
         try:
-            row["error"][contender] = error(op, call(), tensors)
+            row["error"][contender] = error(op, way(*tensors), tensors)
         except Exception as failure:
             if contender != "liger":
                 raise
             row["liger failed"] = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
-            del contenders[contender]
-    runs = {contender: replay(call) for contender, call in contenders.items()}
+            del ways[contender]
+    del tensors
+    torch.cuda.empty_cache()
+    return lambda: measure(case, ways, row)
+
+
+def measure(case: Case, ways: dict[str, Callable[..., torch.Tensor]], row: dict[str, Any]) -> dict[str, Any]:
+    """Times of all contenders, in turn, round after round; medians over the rounds."""
+    torch.cuda.empty_cache()
+    op, name, width, elements = case
+    tensors = inputs(op, DTYPES[name], width, elements)
+    copy = torch.empty_like(tensors[0])
+    runs = {contender: replay(functools.partial(way, *tensors)) for contender, way in ways.items()}
 
     def copies() -> None:  # not from a graph, where a copy becomes a transfer by the copy engine: a third slower
         for _ in range(LAUNCHES):
@@ -154,15 +166,6 @@ def measure(op: str, name: str, width: int, elements: int) -> dict[str, Any]:
     row["share"] = {c: moved * row["ms"]["copy"] / t for c, t in row["ms"].items() if c != "copy"}
     row["copy GB/s"] = 2 * copy.nbytes / row["ms"]["copy"] / 1e6
     return row
-
-
-def warm(case: tuple[str, str, int, int]) -> None:
-    """Compile our kernel of a case in a process of its own; the cache on disk then serves the measuring process.
-
-    torch.compile's depends on the number of rows and may be tuned by timing: it is compiled where it is measured.
-    """
-    op, name, width, elements = case
-    ours(op, *inputs(op, DTYPES[name], width, elements))
 
 
 def plot(rows: list[dict[str, Any]], path: Path, title: str) -> None:
@@ -232,7 +235,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("."))
     parser.add_argument("--elements", type=int, default=2**27)
-    parser.add_argument("--jobs", type=int, default=1, help="processes that compile before anything is measured")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile side by side at first")
     parser.add_argument("--ops", nargs="+", default=OPS, choices=OPS)
     parser.add_argument("--widths", nargs="+", type=int, default=WIDTHS)
     options = parser.parse_args()
@@ -240,19 +243,14 @@ def main() -> int:
         parser.error("needs an NVIDIA GPU")
     start = time.monotonic()
     cases = [(op, name, width, options.elements) for op in options.ops for name in DTYPES for width in options.widths]
-    if options.jobs > 1:
-        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-            small = [(op, name, width, max(width * 64, 2**20)) for op, name, width, _ in cases]
-            pool.map(warm, small, chunksize=1)
-        print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
-    rows = []
-    print(f"{'op':21s}{'dtype':9s}{'width':>7s}  ours eager compile liger   error ours/eager")
-    for case in cases:
-        row = measure(*case)
-        rows.append(row)
+    print(f"{'op':21s}{'dtype':9s}{'width':>7s}  ours eager compile liger   error ours/eager", flush=True)
+    measured = {}
+    for case, row in in_turns(prepare, cases, min(options.jobs, len(cases)), options.jobs):
+        measured[case] = row
         shares = " ".join(f"{row['share'].get(c, math.nan):5.3f}" for c in ("ours", "eager", "torch.compile", "liger"))
         errors = f"{row['error']['ours']:.1e}/{row['error']['eager']:.1e}"
-        print(f"{case[0]:21s}{case[1]:9s}{case[2]:7d} {shares}   {errors}", flush=True)
+        print(f"{row['op']:21s}{row['dtype']:9s}{row['width']:7d} {shares}   {errors}", flush=True)
+    rows = [measured[case] for case in cases]
     summary = summarize(rows)
     print(json.dumps(summary, indent=1), flush=True)
     print(f"{time.monotonic() - start:.0f} s", flush=True)
