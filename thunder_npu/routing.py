@@ -1,4 +1,4 @@
-"""Which executor takes a softmax: one pure function of operation, shape, dtype, device and options.
+"""Which executor takes a softmax: one pure function of operation, shape, dtype, device, options and who stands behind.
 
 The checkers of both executors and the report that explains a trace call :func:`claim`; nothing else decides, and
 nothing here has side effects.
