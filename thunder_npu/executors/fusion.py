@@ -46,7 +46,7 @@ from thunder.executors.torchex import ex as torch_ex
 from thunder.extend import FusionExecutor, OperatorExecutor
 
 from thunder_npu import options
-from thunder_npu.executors.lowering import IN_MEMORY, Lowered, Lowering, Refusal, Step, steps, torch_dtype
+from thunder_npu.executors.lowering import ELEMENTWISE, IN_MEMORY, Lowered, Lowering, Refusal, Step, steps, torch_dtype
 from thunder_npu.kernels import codegen, target_of
 from thunder_npu.kernels.region import COLUMN, SOFTMAX, SOFTMAX_BACKWARD, Tensor
 from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel
@@ -378,7 +378,8 @@ class Graph:
         """Two faults of Thunder 0.2.6, of which a kernel would make wrong memory accesses.
 
         It calls the count of a row's maxima (amax's gradient) a boolean, which is an int64 tensor. And it forgets the
-        sum in the gradient of a 0-d factor: what it then calls 0-d, and what is computed from that, has elements.
+        sum in the gradient of a 0-d operand on the CPU, which it does not broadcast: what it then calls 0-d, and what
+        is computed from that, has elements.
         """
         args, outs = bsym.flat_proxy_args, [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
         name = bsym.sym.name
@@ -386,10 +387,21 @@ class Graph:
             (a,), (out,) = args, outs
             if name in _VIEW_NAMES and (a.dtype != out.dtype or a.name in self.mistyped):
                 self.mistyped.add(out.name)
-            if name in _SAME_SHAPE and tuple(a.shape) != tuple(out.shape):
+            same = out.ndim > a.ndim if name == "unsqueeze" else tuple(a.shape) == tuple(out.shape)
+            if name in (*_SAME_SHAPE, "unsqueeze") and not same:
                 self.misshaped.add(out.name)
-        if any(a.name in self.misshaped for a in args):
+        if any(a.name in self.misshaped for a in args) or self._forgets_elements(bsym):
             self.misshaped |= {out.name for out in outs}
+
+    def _forgets_elements(self, bsym: BoundSymbol) -> bool:
+        """Whether an elementwise result is called 0-d although an operand is not."""
+        if not any(p.ndim == 0 for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)):
+            return False
+        try:
+            found = steps(bsym, f"{self.executor.name}_")
+        except Refusal:
+            return False
+        return any(s.op in ELEMENTWISE.values() and s.out.ndim == 0 and any(t.ndim for t in s.tensors) for s in found)
 
     def steps(self, i: int) -> list[Step]:
         """What symbol `i` does to rows. Raises Refusal."""

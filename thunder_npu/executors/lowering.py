@@ -298,9 +298,11 @@ class Lowering:
                 places = tuple(p for d, p in enumerate(known[0][1]) if d not in removed)
             else:
                 merged: Places | None = None
-                for _, p in known:
-                    merged = _merge(merged, p)
-                assert merged is not None
+                for t, p in known:
+                    if t.ndim == step.out.ndim:  # else a 0-d operand, whose places say nothing about the result's
+                        merged = _merge(merged, p)
+                if merged is None:
+                    continue
                 places = merged
             self.downstream[step.out.name] = places
 
