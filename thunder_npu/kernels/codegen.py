@@ -4,8 +4,8 @@ The source depends on the region and on which strides are zero (for CUDA, also o
 never on the other strides, on data or on addresses; it is deterministic, is kept as a module file named by its own
 hash, and reads like a kernel written by hand: a loop over tiles of ROWS × BLOCK elements (for CUDA, one tile), 64-bit
 arithmetic once per tile, everything inside a tile in int32. Half-type values compute in float32 and round where the
-region says so. What is printed is decided here; how large a tile may be and how many programs
-run is plan.py's decision.
+region says so. What is printed is decided here; how large a tile may be and how many programs run is plan.py's
+decision.
 """
 
 from __future__ import annotations

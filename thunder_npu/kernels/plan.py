@@ -17,8 +17,8 @@ of its own. These are upper bounds of what BiShengIR 1.2.0 plans (benchmarks/asc
 plan takes at most `BUDGET` of the buffer. As many programs run as there are vector cores; each loops over tiles.
 
 **CUDA.** Registers and the bandwidth of the memory decide; the tables below were measured on an H200
-(benchmarks/gpu_softmax.py), a program per tile. Narrow rows and those that are not 16-byte aligned have kernels of
-their own (vector_kernels.py).
+(benchmarks/gpu_softmax.py), a program per tile. Narrow rows, those that are not 16-byte aligned and those too
+wide for a tile have kernels of their own (vector_kernels.py).
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ _TILE_BACKWARD: Table = {
         (8192, 8192, 8), (24576, 0, 0), (32768, 32768, 16)),
     4: ((1, 1024, 4), (128, 4096, 32), (1024, 2048, 8), (2048, 4096, 16), (4096, 8192, 16), (16384, 16384, 32)),
 }  # fmt: skip
-# The sum of log_softmax's backward needs one input of two: a loop reads 5/3 of what a tile reads, softmax's twice that.
+# The sum of log_softmax's backward needs one input of two: a loop reads 3/2 of what a tile reads, softmax's 2.
 _TILE_LOG_BACKWARD: Table = {
     2: (*_TILE_BACKWARD[2][:-2], (10240, 0, 0), (13312, 16384, 16), (16384, 16384, 8), *_TILE_BACKWARD[2][-2:]),
     4: (*_TILE_BACKWARD[4][:-1], (8192, 16384, 32), (13312, 0, 0), (16384, 16384, 32)),
