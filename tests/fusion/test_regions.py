@@ -327,6 +327,26 @@ def test_what_is_not_smaller_is_saved(function, dtype):
     assert "softmax" not in [node.op for node in backward.lowered.region.nodes]
 
 
+def test_an_update_inside_of_a_region_leaves_what_the_backward_computes_from():
+    """T5's ``scores += bias``: the reference path and the kernels only take its value."""
+
+    def function(q, bias):
+        scores = torch.matmul(q, q.transpose(-1, -2))
+        scores += bias
+        return torch.softmax(scores.float(), dim=-1).type_as(scores) @ q
+
+    jitted = regions.jit(function)
+    q = torch.randn(2, 9, 9, dtype=torch.bfloat16, requires_grad=True)
+    bias = torch.randn(1, 9, 9, dtype=torch.bfloat16)
+    out, expected = jitted(q, bias), function(q, bias)
+    (backward,) = regions.backward_regions(jitted)
+    assert "softmax" in [node.op for node in backward.lowered.region.nodes]
+    grad = torch.randn_like(out)
+    torch.testing.assert_close(out, expected)
+    gradients = [torch.autograd.grad(o, q, grad)[0] for o in (out, expected)]
+    torch.testing.assert_close(*gradients, rtol=2**-6, atol=2**-6)
+
+
 def test_no_softmax_is_computed_again_after_an_update_in_place():
     def function(s, m):
         out = torch.softmax(s * 0.1 + m, -1, dtype=torch.float32).to(s.dtype)
