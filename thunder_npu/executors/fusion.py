@@ -18,7 +18,7 @@ that claimed it (or is still there for the fusion executors behind this one), as
   exception: they cost nothing, so every region makes its own from indices and no causal mask is read from memory.
 
 Afterwards Thunder's rematerialisation moves what the backward can recompute cheaply out of the saved tensors, and a
-float32 softmax of half-type scores is computed again from them rather than saved.
+float32 softmax is computed again rather than saved where what it comes from is smaller (half-type scores).
 """
 
 from __future__ import annotations
