@@ -87,7 +87,7 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
     except _failures() as error:
         dtypes = ", ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
         raise KernelCompileError(
-            f"{kernel} over dim {dim} of {tuple(output.shape)} ({dtypes}) failed to compile for "
+            f"{kernel} over dim {dim} of {tuple(output.shape)} ({dtypes}) did not compile or launch for "
             f"{target_of(output.device).name}, with {prepared.plan}: {error}"
         ) from error
 

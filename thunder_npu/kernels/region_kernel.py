@@ -86,7 +86,7 @@ class RegionKernel:
         except _failures() as error:
             raise KernelCompileError(
                 f"{self.name}: the kernel {codegen.path_of(launch.text)} for {self.region.rows} rows of "
-                f"{self.region.width} elements failed to compile for {target.name}, with {plan}: {error}"
+                f"{self.region.width} elements did not compile or launch for {target.name}, with {plan}: {error}"
             ) from error
         return tuple(outputs)
 
