@@ -54,6 +54,32 @@ def test_dropout_is_drawn_on_the_device_and_fused():
     torch.testing.assert_close(gradient.cpu(), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "t5", "gemma2"])
+def test_a_float32_softmax_of_half_type_scores_is_computed_again(name, dtype):
+    """In the backward's launch: no aclnn softmax runs, and nothing of float32 as large as the scores is kept."""
+    torch.manual_seed(0)
+    module, call, inputs = attention.MODELS[name](0.0)
+    module.train().to("npu", dtype)
+    x, *rest = (t.clamp(min=torch.finfo(dtype).min).to("npu", dtype) for t in inputs)
+    x.requires_grad_()
+    want = call(module, x, *rest)
+    grad = torch.randn_like(want)
+    (want_grad,) = torch.autograd.grad(want, x, grad)
+    jitted = thunder.jit(module, executors=regions.EXECUTORS)
+    with virtual_npu.record() as calls:
+        got = call(jitted, x, *rest)
+        (got_grad,) = torch.autograd.grad(got, x, grad)
+    tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    for ours, eager in ((got, want), (got_grad, want_grad)):
+        assert (ours - eager).float().norm() <= tolerance * eager.float().norm()
+    assert launches(calls) == ["fused_rows"] * 2
+    assert not [call for call in calls if "oftmax" in getattr(call, "name", "")]
+    (backward,) = regions.backward_regions(jitted)
+    assert "softmax" in [node.op for node in backward.lowered.region.nodes]
+    assert torch.float32 not in {t.dtype for t in backward.lowered.region.inputs}
+
+
 def test_wide_rows_stay_with_aclnn_and_break_a_region():
     jitted = thunder.jit(lambda x: torch.softmax(x * 0.5, -1) * 2.0, executors=regions.EXECUTORS)
     x = torch.randn(3, 300, device="npu")
