@@ -23,7 +23,7 @@ OPS = ("softmax", "log_softmax", "safe_softmax")
 ACLNN_MAX_RANK = 8
 # aclnnSoftmaxBackward lists no DOUBLE although the forward does: a float64 softmax given to aclnn could not be trained.
 ACLNN_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
-# A row wider than this fits no tile of a fused region on a GPU (kernels/codegen.py): there a softmax stands alone.
+# A row wider than this fits no tile of a fused region on a GPU (kernels/plan.py): there a softmax stands alone.
 CUDA_FUSED_WIDTH = 16384
 # Thunder's fusion executors that take a softmax whole. (nvFuser takes the operations it decomposes into.)
 FUSERS = ("torchcompile",)

@@ -119,3 +119,19 @@ def test_the_short_tanh_serves_half_types_alone(dtype):
         calls = [n.func.id for n in ast.walk(kernel_of(prepared(region, H200).text)) if isinstance(n, ast.Call)
                  and isinstance(n.func, ast.Name)]  # fmt: skip
         assert ("tanh_rounded" in calls, "tanh" in calls) == (short, not short)
+
+
+def test_a_float32_result_has_the_whole_tanh():
+    """1 - t·t of half-type scores, but handed out in float32."""
+
+    def function(scores):
+        t = torch.tanh(scores.float())
+        return torch.softmax(scores * 0.5, -1).float() * (1.0 - t * t)
+
+    scores = torch.randn(3, 16, 16, dtype=torch.bfloat16)
+    jitted = regions.jit(function)
+    jitted(scores)
+    (region,) = regions.forward_regions(jitted)
+    text = prepared(region.lowered.region, H200).text
+    assert "def tanh(x)" in text
+    assert "tanh_rounded" not in text

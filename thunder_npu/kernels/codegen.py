@@ -331,7 +331,7 @@ class _Printer:
             expression = f"{a[0]} * {literal(inverse)}"
         elif node.op in _INFIX:
             expression = f"{a[0]} {_INFIX[node.op]} {a[1]}"
-        elif node.op == "tanh" and self.variant.cuda and self.is_rounded_at_once(i):
+        elif node.op == "tanh" and self.variant.cuda and self.is_seen_as_half(i):
             expression = f"{self.helper('tanh_rounded')}({a[0]})"
         else:
             self.helper(node.op)
@@ -409,27 +409,38 @@ class _Printer:
         divisor = self.region.nodes[node.args[1]]
         return divisor.op == "constant" and isinstance(divisor.value, (int, float)) and divisor.value != 0
 
+    def readers(self, i: int) -> list[tuple[int, Node]]:
+        return [(k, node) for k, node in enumerate(self.region.nodes) if i in node.args]
+
     def is_rounded_at_once(self, i: int) -> bool:
-        """Whether of node i no more is seen than a half type holds: by casts to one, and by a number less its square.
+        """Whether all that reads node i is a cast to a half type."""
+        casts = all(node.op == "cast" and node.dtype in HALF for _, node in self.readers(i))
+        return casts and not self.is_written(i)
 
-        The latter is tanh's gradient, 1 - t·t, of a half-type operand: where t is small, t's error does not show in it.
+    def is_gradient_factor(self, i: int) -> bool:
+        """Whether node i is a square t·t of which only g·(1 - t·t) is seen, rounded to a half type: tanh's gradient."""
+
+        def leads_to(k: int, op: str) -> bool:
+            return not self.is_written(k) and all(node.op == op for _, node in self.readers(k))
+
+        differences = self.readers(i)
+        products = [product for k, _ in differences for product in self.readers(k)]
+        return (
+            leads_to(i, "sub")
+            and all(node.args[1] == i and self.is_constant(node.args[0]) for _, node in differences)
+            and all(leads_to(k, "mul") for k, _ in differences)
+            and all(self.is_rounded_at_once(k) for k, _ in products)
+        )
+
+    def is_seen_as_half(self, i: int) -> bool:
+        """Whether no more is seen of the tanh in node i than a half type holds: rounded at once, or in 1 - t·t.
+
+        Where t is small its error does not show in 1 - t·t, and beside 1 it is what float32 has itself.
         """
-        nodes = self.region.nodes
-
-        def readers(j: int) -> list[tuple[int, Node]]:
-            return [(k, node) for k, node in enumerate(nodes) if j in node.args]
-
-        def is_taken_from_one(k: int) -> bool:
-            return all(r.op == "sub" and r.args[1] == k and self.is_constant(r.args[0]) for _, r in readers(k))
-
-        operand = nodes[nodes[i].args[0]]
-        of_half = operand.op == "cast" and nodes[operand.args[0]].dtype in HALF
         return not self.is_written(i) and all(
             (node.op == "cast" and node.dtype in HALF)
-            or (
-                of_half and node.op == "mul" and node.args == (i, i) and not self.is_written(k) and is_taken_from_one(k)
-            )
-            for k, node in readers(i)
+            or (node.op == "mul" and node.args == (i, i) and self.is_gradient_factor(k))
+            for k, node in self.readers(i)
         )
 
     def is_written(self, i: int) -> bool:
@@ -724,35 +735,10 @@ def _access(region: Region, layout: Layout, tensor: int) -> int:
 def _plan(region: Region, rows: int, outer: int, target: Target) -> Plan | None:
     loads = [t.dtype.itemsize for n, t in enumerate(region.inputs) if region.input_is_tile(n)]
     stores = [t.dtype.itemsize for _, t in region.outputs if COLUMN in t.places]
-    if target.kind == "cuda":
-        return _plan_cuda(region, rows, outer, max((2, *loads, *stores)))
-    return plan_one_pass(rows, region.width, target, loads=loads or [4], stores=stores, live=region.live, outer=outer)
-
-
-# (largest block, elements of a tile, warps) by the size of the widest element, measured on an H200 with the chains of
-# benchmarks/gpu_attention_chain.py. One warp holds whole rows: nothing goes through shared memory.
-_CUDA = {
-    2: ((512, 1024, 1), (1024, 2048, 2), (4096, 4096, 8), (16384, 16384, 16)),
-    4: ((512, 512, 1), (1024, 1024, 4), (4096, 4096, 16), (16384, 16384, 16)),
-}
-# The same for half types where more nodes than this fill a tile: Gemma-2's soft-cap, and its backward.
-_CUDA_CROWDED = (
-    (32, ((512, 512, 1), (1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16))),
-    (16, ((512, 1024, 1), (1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16))),
-)
-
-
-def _plan_cuda(region: Region, rows: int, outer: int, widest: int) -> Plan | None:
-    block = 1 << (region.width - 1).bit_length()
-    crowd = sum(region.is_tile) if widest < 4 else 0
-    table = next((table for least, table in _CUDA_CROWDED if crowd > least), _CUDA[widest])
-    entry = next(((elements, warps) for limit, elements, warps in table if block <= limit), None)
-    if entry is None:
-        return None
-    elements, warps = entry
-    tile_rows = min(max(1, elements // block), 1 << (rows.bit_length() - 1))
-    tiles = outer * -(-rows // tile_rows)
-    return Plan("tile", tile_rows, block, True, block != region.width, tiles, tiles, warps)
+    live, nodes = region.live, sum(region.is_tile)
+    return plan_one_pass(
+        rows, region.width, target, loads=loads or [4], stores=stores, live=live, nodes=nodes, outer=outer
+    )
 
 
 def contiguous(shape: Sequence[int]) -> list[int]:

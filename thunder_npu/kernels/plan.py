@@ -130,16 +130,25 @@ def rows_per_tile(block: int, element_bytes: int, target: Target, units: tuple[i
 
 
 def plan_one_pass(
-    rows: int, width: int, target: Target, *, loads: Sequence[int], stores: Sequence[int], live: int, outer: int = 1
+    rows: int,
+    width: int,
+    target: Target,
+    *,
+    loads: Sequence[int],
+    stores: Sequence[int],
+    live: int,
+    nodes: int = 0,
+    outer: int = 1,
 ) -> Plan | None:
     """A one-pass plan for a generated kernel over `outer` × `rows` contiguous rows; None where the row does not fit.
 
     Args:
         loads, stores: element sizes in bytes of every tile loaded or stored, one entry per statement.
-        live: float32 tiles alive at once, upcast copies of half-precision loads included.
+        live: float32 tiles alive at once, upcast copies of half-precision loads included (Ascend).
+        nodes: values that fill a tile (CUDA).
     """
     if target.kind == "cuda":
-        return _cuda_tile(rows, outer, width, max((*loads, *stores)), live)
+        return _cuda_region(rows, outer, width, max((2, *loads, *stores)), nodes)
     block = block_for(width)
     per_element = bytes_per_element(loads, stores, live)
     fit = rows_per_tile(block, per_element, target, (1, ALIGNMENT // min((4, *loads, *stores))))
@@ -300,6 +309,17 @@ _NARROW_GATHERED = ((8, 2048, 4), (32, 2048, 2))
 _GATHERED_WIDTH = 32
 _GATHERED_WIDTH_BACKWARD = 16
 _NARROW_WIDTH = 128
+# Generated kernels, measured with the chains of benchmarks/gpu_attention_chain.py. One warp holds whole rows: nothing
+# goes through shared memory.
+_REGION: Table = {
+    2: ((512, 1024, 1), (1024, 2048, 2), (4096, 4096, 8), (16384, 16384, 16)),
+    4: ((512, 512, 1), (1024, 1024, 4), (4096, 4096, 16), (16384, 16384, 16)),
+}
+# The same for half types where more nodes than this fill a tile: Gemma-2's soft-cap, and its backward.
+_REGION_CROWDED = (
+    (32, ((512, 512, 1), (1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16))),
+    (16, ((512, 1024, 1), (1024, 1024, 2), (4096, 4096, 8), (16384, 16384, 16))),
+)
 # Elements of a tile that is not one run of memory, and the rows it should span to use whole sectors of 32 bytes.
 _SCATTERED_ELEMENTS = 8192
 _SCATTERED_ROWS = 32
@@ -352,12 +372,11 @@ def _cuda_narrow(layout: Layout, vector: int) -> Plan:
     return Plan("narrow", rows, block, True, block != layout.width, tiles, tiles, warps, vector)
 
 
-def _cuda_tile(rows: int, outer: int, width: int, widest: int, live: int) -> Plan | None:
-    """One pass for a generated kernel; more than four live tiles take the backward's smaller share of the registers.
-
-    What is faster than a sparse tile, a loop, is not at hand: the width is that of the full tile.
-    """
-    entry = _entry(_TILE_BACKWARD if live > 4 else _TILE, widest, _power_of_two(width))
+def _cuda_region(rows: int, outer: int, width: int, widest: int, nodes: int) -> Plan | None:
+    """One pass for a generated kernel; None for a row that no tile of the tables holds."""
+    crowded = next((table for least, table in _REGION_CROWDED if nodes > least), None)
+    table = crowded if crowded and widest == 2 else _REGION[widest]
+    entry = _entry({widest: table}, widest, _power_of_two(width))
     return _cuda_tile_of(rows, outer, width, *entry) if entry else None
 
 

@@ -6,8 +6,8 @@ ends at a multiple of the vector, which Triton sees, and stays vectorised; head 
 element by element. All tensors are contiguous and begin 16-byte aligned, so that one split fits them all: VECTOR is 16
 bytes of the narrowest. Rows are at least VECTOR wide.
 
-`narrow`: a tile of rows is one run of memory, read whole and dealt out to the rows on chip. Needs no alignment, and the
-width is a constant of the kernel.
+`narrow`: a tile of rows is one run of memory, read whole and dealt out to the rows on chip, or row by row where rows
+are multiples of 8 bytes. Needs no alignment, and the width is a constant of the kernel.
 
 `ragged`: whole rows in a tile.
 
