@@ -162,10 +162,13 @@ def _compiled_functions(compiled: Callable[..., Any]) -> list[Callable[..., Any]
 def _final_traces(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     forward = thunder.last_traces(function)
     yield "forward", forward[-1]
-    # On a cache hit Thunder moves last_traces to the entry that ran, but not last_backward_traces: ask the entry.
-    entry = next(e for e in thunder.compile_stats(function).interpreter_cache if e.computation_traces is forward)
-    if entry.backward_traces:
-        yield "backward", entry.backward_traces[-1]
+    # On a cache hit Thunder moves last_traces to the entry that ran, but not last_backward_traces: ask the entry. With
+    # cache="no caching" there is no entry and no hit, and the last backward traces are those of the last call.
+    entries = thunder.compile_stats(function).interpreter_cache
+    entry = next((e for e in entries if e.computation_traces is forward), None)
+    backward = thunder.last_backward_traces(function) if entry is None else entry.backward_traces
+    if backward:
+        yield "backward", backward[-1]
 
 
 def _flat(bsyms: list[BoundSymbol]) -> Iterator[tuple[BoundSymbol, BoundSymbol | None]]:

@@ -7,6 +7,7 @@ claim is :mod:`thunder_npu.routing`; this module only asks it.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -115,7 +116,7 @@ def register(executor: Executor, implementations: dict[str, Implementation]) -> 
             SYMBOLS[op],
             checker=partial(_takes, str(executor.name), op),
             execution_transform=_execution(forward),
-            grad_transform=_gradient(forward, backward),
+            grad_transform=_gradient(SYMBOLS[op], forward, backward),
         )
     _register_log_softmax_backward(executor, executor.opmap[f"{executor.name}_log_softmax_backward"])
     executor._lookasides.update({f: record_source_loc_in_symbol_header(call) for f, call in _SPELLINGS.items()})
@@ -129,7 +130,7 @@ def _execution(forward: Symbol) -> Callable[..., TensorProxy]:
     return execute
 
 
-def _gradient(forward: Symbol, backward: Symbol) -> Callable[..., TensorProxy]:
+def _gradient(symbol: Symbol, forward: Symbol, backward: Symbol) -> Callable[..., TensorProxy]:
     execute = _execution(forward)
 
     def grad_rule(a: TensorProxy, /, dim: int, dtype: Any = None) -> TensorProxy:
@@ -137,6 +138,8 @@ def _gradient(forward: Symbol, backward: Symbol) -> Callable[..., TensorProxy]:
         put_grad(a, backward(get_grad(out), out, dim, dtypes.to_torch_dtype(a.dtype)))
         return out
 
+    # Thunder's VJP pairs the arguments of the rule with those of the symbol: dtype is keyword-only in some of them.
+    grad_rule.__signature__ = inspect.signature(symbol.meta)  # type: ignore[attr-defined]
     return grad_rule
 
 

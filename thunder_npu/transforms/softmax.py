@@ -21,6 +21,7 @@ which would also hide those that a NaN or +inf in the row has made.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -128,6 +129,9 @@ def _attention_meta(*args: Any, **kwargs: Any) -> TensorProxy:
     ]
     return out
 
+
+# Thunder's VJP pairs the arguments of a gradient rule with those of the symbol's meta function.
+_attention_meta.__signature__ = inspect.signature(ltorch.scaled_dot_product_attention.meta)  # type: ignore[attr-defined]
 
 # Thunder's attention symbol to everyone who asks for its id (executors that run it whole, autocast), with another
 # decomposition for those who do not.
