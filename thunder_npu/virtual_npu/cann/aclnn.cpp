@@ -160,8 +160,9 @@ using namespace vnpu;
 
 template <class T>
 static T* made(T* object, const char* kind) {
+  std::unique_ptr<T> owned(object);
   born(object, kind);
-  return object;
+  return owned.release();
 }
 
 template <class T>
@@ -173,16 +174,16 @@ static int destroyed(const T* object, const char* kind) {
 }
 
 VNPU_API aclTensor* aclCreateTensor(const int64_t* dims, uint64_t rank, aclDataType dtype, const int64_t* strides,
-                                    int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) {
+                                    int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) try {
   auto* tensor = new aclTensor{{dims, dims + rank}, Ints(rank, 1), offset, dtype, data};
   if (strides)
     tensor->strides.assign(strides, strides + rank);
   else
     for (size_t axis = rank; axis-- > 1;) tensor->strides[axis - 1] = tensor->strides[axis] * dims[axis];
   return made(tensor, kTensor);
-}
+} VNPU_CATCH
 
-VNPU_API aclScalar* aclCreateScalar(void* value, aclDataType dtype) {
+VNPU_API aclScalar* aclCreateScalar(void* value, aclDataType dtype) try {
   switch (dtype) {
     case ACL_DOUBLE:
       return made(new aclScalar{*static_cast<double*>(value)}, kScalar);
@@ -204,44 +205,44 @@ VNPU_API aclScalar* aclCreateScalar(void* value, aclDataType dtype) {
       fail(kAclnnInvalidParam, "a scalar of data type %d is not emulated", static_cast<int>(dtype));
       return nullptr;
   }
-}
+} VNPU_CATCH
 
 #define ARRAY(KIND, ELEMENT)                                                                 \
-  VNPU_API acl##KIND* aclCreate##KIND(ELEMENT const* values, uint64_t size) {                \
+  VNPU_API acl##KIND* aclCreate##KIND(ELEMENT const* values, uint64_t size) try {            \
     return made(new acl##KIND{decltype(acl##KIND::values)(values, values + size)}, k##KIND); \
-  }
+  } VNPU_CATCH
 ARRAY(IntArray, int64_t)
 ARRAY(FloatArray, float)
 ARRAY(BoolArray, bool)
 ARRAY(TensorList, aclTensor const*)
 ARRAY(ScalarList, aclScalar const*)
 
-VNPU_API int aclDestroyTensor(const aclTensor* object) { return destroyed(object, kTensor); }
-VNPU_API int aclDestroyScalar(const aclScalar* object) { return destroyed(object, kScalar); }
-VNPU_API int aclDestroyIntArray(const aclIntArray* object) { return destroyed(object, kIntArray); }
-VNPU_API int aclDestroyFloatArray(const aclFloatArray* object) { return destroyed(object, kFloatArray); }
-VNPU_API int aclDestroyBoolArray(const aclBoolArray* object) { return destroyed(object, kBoolArray); }
+VNPU_API int aclDestroyTensor(const aclTensor* object) try { return destroyed(object, kTensor); } VNPU_CATCH
+VNPU_API int aclDestroyScalar(const aclScalar* object) try { return destroyed(object, kScalar); } VNPU_CATCH
+VNPU_API int aclDestroyIntArray(const aclIntArray* object) try { return destroyed(object, kIntArray); } VNPU_CATCH
+VNPU_API int aclDestroyFloatArray(const aclFloatArray* object) try { return destroyed(object, kFloatArray); } VNPU_CATCH
+VNPU_API int aclDestroyBoolArray(const aclBoolArray* object) try { return destroyed(object, kBoolArray); } VNPU_CATCH
 
-VNPU_API int aclDestroyTensorList(const aclTensorList* list) {  // takes its elements along
+VNPU_API int aclDestroyTensorList(const aclTensorList* list) try {  // takes its elements along
   if (list && alive(list, kTensorList))
     for (const auto* tensor : list->values)
       if (int code = destroyed(tensor, kTensor)) return code;
   return destroyed(list, kTensorList);
-}
+} VNPU_CATCH
 
-VNPU_API int aclDestroyScalarList(const aclScalarList* list) {
+VNPU_API int aclDestroyScalarList(const aclScalarList* list) try {
   if (list && alive(list, kScalarList))
     for (const auto* scalar : list->values)
       if (int code = destroyed(scalar, kScalar)) return code;
   return destroyed(list, kScalarList);
-}
+} VNPU_CATCH
 
 // torch_npu frees the array with delete[].
-VNPU_API int aclGetViewShape(const aclTensor* tensor, int64_t** dims, uint64_t* rank) {
+VNPU_API int aclGetViewShape(const aclTensor* tensor, int64_t** dims, uint64_t* rank) try {
   if (!alive(tensor, kTensor))
     return fail(kAclnnInvalidParam, "aclGetViewShape of %p, which is no live aclTensor", tensor);
   *rank = tensor->dims.size();
   *dims = new int64_t[tensor->dims.size() + 1];
   std::copy(tensor->dims.begin(), tensor->dims.end(), *dims);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH

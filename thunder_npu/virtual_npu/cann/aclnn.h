@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -243,8 +244,9 @@ int plan(Operator& op, void (*body)(A...), uint64_t* workspace, aclOpExecutor** 
   if (int code = device_lost()) return code;
   try {
     *workspace = 0;
-    *executor = new Executor<A...>(op, body, values...);
-    adopt(*executor);
+    auto fresh = std::make_unique<Executor<A...>>(op, body, values...);
+    adopt(fresh.get());
+    *executor = fresh.release();
     return ACL_SUCCESS;
   } catch (const std::exception& error) {
     return plan_failed(op, error.what());
@@ -256,25 +258,25 @@ struct Entry;
 template <class... A, void (*body)(A...), Operator& op>
 struct Entry<body, op> {
   static int get_workspace_size(typename Argument<std::decay_t<A>>::Abi... values, uint64_t* workspace,
-                                aclOpExecutor** executor) {
+                                aclOpExecutor** executor) try {
     return plan<A...>(op, body, workspace, executor, values...);
-  }
+  } VNPU_CATCH
 };
 
 }  // namespace vnpu
 
 // The exported aclnnXxxGetWorkspaceSize has a signature that only the template knows, so it is an ifunc: the dynamic
 // linker asks the resolver for the address when torch_npu looks the symbol up.
-#define ACLNN(NAME, PARAMETERS)                                                                            \
-  static void NAME##_body PARAMETERS;                                                                      \
-  static vnpu::Operator NAME##_operator(#NAME);                                                            \
-  extern "C" {                                                                                             \
-  static void* NAME##_resolver() {                                                                         \
-    return reinterpret_cast<void*>(&vnpu::Entry<&NAME##_body, NAME##_operator>::get_workspace_size);       \
-  }                                                                                                        \
-  __attribute__((visibility("default"), ifunc(#NAME "_resolver"))) int NAME##GetWorkspaceSize();           \
-  __attribute__((visibility("default"))) int NAME(void*, uint64_t, aclOpExecutor* executor, aclrtStream) { \
-    return vnpu::launch(executor);                                                                         \
-  }                                                                                                        \
-  }                                                                                                        \
+#define ACLNN(NAME, PARAMETERS)                                                                                \
+  static void NAME##_body PARAMETERS;                                                                          \
+  static vnpu::Operator NAME##_operator(#NAME);                                                                \
+  extern "C" {                                                                                                 \
+  static void* NAME##_resolver() {                                                                             \
+    return reinterpret_cast<void*>(&vnpu::Entry<&NAME##_body, NAME##_operator>::get_workspace_size);           \
+  }                                                                                                            \
+  __attribute__((visibility("default"), ifunc(#NAME "_resolver"))) int NAME##GetWorkspaceSize();               \
+  __attribute__((visibility("default"))) int NAME(void*, uint64_t, aclOpExecutor* executor, aclrtStream) try { \
+    return vnpu::launch(executor);                                                                             \
+  } VNPU_CATCH                                                                                                 \
+  }                                                                                                            \
   static void NAME##_body PARAMETERS

@@ -21,35 +21,38 @@ struct aclDataBuffer {
 
 struct aclopAttr {};
 
-VNPU_API aclTensorDesc* aclCreateTensorDesc(aclDataType type, int rank, const int64_t* dims, aclFormat format) {
+VNPU_API aclTensorDesc* aclCreateTensorDesc(aclDataType type, int rank, const int64_t* dims, aclFormat format) try {
   return new aclTensorDesc{type, std::vector<int64_t>(dims, dims + rank), format};
-}
-VNPU_API void aclDestroyTensorDesc(const aclTensorDesc* desc) { delete desc; }
-VNPU_API aclDataType aclGetTensorDescType(const aclTensorDesc* desc) { return desc->type; }
-VNPU_API aclFormat aclGetTensorDescFormat(const aclTensorDesc* desc) { return desc->format; }
-VNPU_API size_t aclGetTensorDescNumDims(const aclTensorDesc* desc) { return desc->dims.size(); }
-VNPU_API aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* size) {
+} VNPU_CATCH
+VNPU_API void aclDestroyTensorDesc(const aclTensorDesc* desc) try { delete desc; } VNPU_CATCH_VOID
+VNPU_API aclDataType aclGetTensorDescType(const aclTensorDesc* desc) try { return desc->type; } VNPU_CATCH
+VNPU_API aclFormat aclGetTensorDescFormat(const aclTensorDesc* desc) try { return desc->format; } VNPU_CATCH
+VNPU_API size_t aclGetTensorDescNumDims(const aclTensorDesc* desc) try { return desc->dims.size(); } VNPU_CATCH
+VNPU_API aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* size) try {
   *size = desc->dims.at(index);
   return ACL_SUCCESS;
-}
-VNPU_API void aclSetTensorDescName(aclTensorDesc*, const char*) {}
-VNPU_API aclError aclSetTensorFormat(aclTensorDesc* desc, aclFormat format) {
+} VNPU_CATCH
+VNPU_API void aclSetTensorDescName(aclTensorDesc*, const char*) try {
+} VNPU_CATCH_VOID
+VNPU_API aclError aclSetTensorFormat(aclTensorDesc* desc, aclFormat format) try {
   desc->format = format;
   return ACL_SUCCESS;
-}
-VNPU_API aclError aclSetTensorShape(aclTensorDesc*, int, const int64_t*) { return ACL_SUCCESS; }
-VNPU_API aclError aclSetTensorPlaceMent(aclTensorDesc*, aclMemType) { return ACL_SUCCESS; }
-VNPU_API aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes) { return new aclDataBuffer{data, bytes}; }
-VNPU_API aclError aclDestroyDataBuffer(const aclDataBuffer* buffer) {
+} VNPU_CATCH
+VNPU_API aclError aclSetTensorShape(aclTensorDesc*, int, const int64_t*) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclError aclSetTensorPlaceMent(aclTensorDesc*, aclMemType) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes) try {
+  return new aclDataBuffer{data, bytes};
+} VNPU_CATCH
+VNPU_API aclError aclDestroyDataBuffer(const aclDataBuffer* buffer) try {
   delete buffer;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclopAttr* aclopCreateAttr() { return new aclopAttr; }
-VNPU_API void aclopDestroyAttr(const aclopAttr* attributes) { delete attributes; }
+VNPU_API aclopAttr* aclopCreateAttr() try { return new aclopAttr; } VNPU_CATCH
+VNPU_API void aclopDestroyAttr(const aclopAttr* attributes) try { delete attributes; } VNPU_CATCH_VOID
 
 #define ATTRIBUTE(NAME, ...) \
-  VNPU_API aclError aclopSetAttr##NAME(aclopAttr*, const char*, __VA_ARGS__) { return ACL_SUCCESS; }
+  VNPU_API aclError aclopSetAttr##NAME(aclopAttr*, const char*, __VA_ARGS__) try { return ACL_SUCCESS; } VNPU_CATCH
 ATTRIBUTE(Bool, uint8_t)
 ATTRIBUTE(Int, int64_t)
 ATTRIBUTE(Float, float)
@@ -67,12 +70,12 @@ static int refuse(const char* name) {
 VNPU_API aclError aclopCompileAndExecute(const char* name, int, const aclTensorDesc* const*,
                                          const aclDataBuffer* const*, int, const aclTensorDesc* const*,
                                          aclDataBuffer* const*, const aclopAttr*, aclopEngineType, aclopCompileType,
-                                         const char*, aclrtStream) {
+                                         const char*, aclrtStream) try {
   return refuse(name);
-}
+} VNPU_CATCH
 
 VNPU_API aclError aclopCompileAndExecuteV2(const char* name, int, aclTensorDesc**, aclDataBuffer**, int,
                                            aclTensorDesc**, aclDataBuffer**, aclopAttr*, aclopEngineType,
-                                           aclopCompileType, const char*, aclrtStream) {
+                                           aclopCompileType, const char*, aclrtStream) try {
   return refuse(name);
-}
+} VNPU_CATCH

@@ -156,7 +156,7 @@ int vnpu::device_lost() {
   if (int code = device_lost()) return code
 
 // ---- hooks for Python -----------------------------------------------------------------------------------------------
-VNPU_API char* vnpu_memory() {
+VNPU_API char* vnpu_memory() try {
   auto& all = memory();
   std::lock_guard lock(all.mutex);
   std::string text = "{\"limit\":" + std::to_string(all.limit) + ",\"acl_objects\":" + std::to_string(live_objects()) +
@@ -167,29 +167,29 @@ VNPU_API char* vnpu_memory() {
             ",\"peak\":" + std::to_string(usage.peak) + ",\"allocations\":" + std::to_string(usage.allocations) + "}";
   }
   return ::strdup((text + "]}").c_str());
-}
+} VNPU_CATCH
 
-VNPU_API void vnpu_reset_peak() {
+VNPU_API void vnpu_reset_peak() try {
   auto& all = memory();
   std::lock_guard lock(all.mutex);
   for (auto& usage : all.usage) usage.peak = usage.in_use;
-}
+} VNPU_CATCH_VOID
 
-VNPU_API void vnpu_set_memory_limit(uint64_t bytes) {
+VNPU_API void vnpu_set_memory_limit(uint64_t bytes) try {
   auto& all = memory();
   std::lock_guard lock(all.mutex);
   all.limit = bytes;
-}
+} VNPU_CATCH_VOID
 
-VNPU_API void vnpu_fail_allocations(int64_t times) { allocations_to_fail = times; }
-VNPU_API void vnpu_set_lost(int device, int is_lost) { lost.at(device) = is_lost != 0; }
+VNPU_API void vnpu_fail_allocations(int64_t times) try { allocations_to_fail = times; } VNPU_CATCH_VOID
+VNPU_API void vnpu_set_lost(int device, int is_lost) try { lost.at(device) = is_lost != 0; } VNPU_CATCH_VOID
 
 // ---- process, devices, contexts -------------------------------------------------------------------------------------
-VNPU_API aclError aclInit(const char*) { return ACL_SUCCESS; }
-VNPU_API aclError aclFinalize() { return ACL_SUCCESS; }
+VNPU_API aclError aclInit(const char*) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclError aclFinalize() try { return ACL_SUCCESS; } VNPU_CATCH
 
 VNPU_API void aclAppLog(aclLogLevel level, const char* function, const char* file, uint32_t line, const char* format,
-                        ...) {
+                        ...) try {
   static const int threshold = static_cast<int>(setting("ASCEND_GLOBAL_LOG_LEVEL", 4));
   if (static_cast<int>(level) < threshold) return;
   va_list arguments;
@@ -198,38 +198,38 @@ VNPU_API void aclAppLog(aclLogLevel level, const char* function, const char* fil
   std::vfprintf(stderr, format, arguments);
   std::fputc('\n', stderr);
   va_end(arguments);
-}
+} VNPU_CATCH_VOID
 
-VNPU_API const char* aclrtGetSocName() {
+VNPU_API const char* aclrtGetSocName() try {
   static const char* name = std::getenv("VIRTUAL_NPU_SOC");
   return name && *name ? name : "Ascend910B2";
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetDeviceCount(uint32_t* count) {
+VNPU_API aclError aclrtGetDeviceCount(uint32_t* count) try {
   *count = static_cast<uint32_t>(devices());
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtSetDevice(int32_t device) {
+VNPU_API aclError aclrtSetDevice(int32_t device) try {
   if (device < 0 || device >= devices())
     return fail(kInvalidDevice, "device %d does not exist, there are %d", device, devices());
   this_device = device;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetDevice(int32_t* device) {
+VNPU_API aclError aclrtGetDevice(int32_t* device) try {
   if (this_device < 0) return kNoContext;  // torch_npu takes this code as "no device set on this thread yet"
   *device = this_device;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtResetDevice(int32_t device) {
+VNPU_API aclError aclrtResetDevice(int32_t device) try {
   if (device < 0 || device >= devices()) return fail(kInvalidDevice, "device %d does not exist", device);
   lost[device] = false;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetCurrentContext(aclrtContext* context) {
+VNPU_API aclError aclrtGetCurrentContext(aclrtContext* context) try {
   static auto* contexts = [] {
     auto* all = new std::array<Context, kMaxDevices>;
     for (int device = 0; device < kMaxDevices; ++device) (*all)[device].device = device;
@@ -238,39 +238,39 @@ VNPU_API aclError aclrtGetCurrentContext(aclrtContext* context) {
   if (this_device < 0) return kNoContext;
   *context = &(*contexts)[this_device];
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtSetCurrentContext(aclrtContext context) {
+VNPU_API aclError aclrtSetCurrentContext(aclrtContext context) try {
   if (context) this_device = static_cast<Context*>(context)->device;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetPrimaryCtxState(int32_t, uint32_t* flags, int32_t* active) {
+VNPU_API aclError aclrtGetPrimaryCtxState(int32_t, uint32_t* flags, int32_t* active) try {
   if (flags) *flags = 0;
   if (active) *active = 1;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtDeviceCanAccessPeer(int32_t* can, int32_t device, int32_t peer) {
+VNPU_API aclError aclrtDeviceCanAccessPeer(int32_t* can, int32_t device, int32_t peer) try {
   *can = device != peer;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtDeviceEnablePeerAccess(int32_t, uint32_t) { return ACL_SUCCESS; }
+VNPU_API aclError aclrtDeviceEnablePeerAccess(int32_t, uint32_t) try { return ACL_SUCCESS; } VNPU_CATCH
 
-VNPU_API aclError aclrtSynchronizeDevice() {
+VNPU_API aclError aclrtSynchronizeDevice() try {
   ALIVE_OR_RETURN();
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t) { return aclrtSynchronizeDevice(); }
+VNPU_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t) try { return aclrtSynchronizeDevice(); } VNPU_CATCH
 
 static int64_t cores(const char* kind) {
   return setting(std::strcmp(kind, "cube") == 0 ? "VIRTUAL_NPU_CUBE_CORES" : "VIRTUAL_NPU_VECTOR_CORES",
                  std::strcmp(kind, "cube") == 0 ? 24 : 48);
 }
 
-VNPU_API aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo what, int64_t* value) {
+VNPU_API aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo what, int64_t* value) try {
   switch (what) {
     case ACL_DEVICE_INFO_AI_CORE_NUM:
       *value = cores("cube");
@@ -285,9 +285,9 @@ VNPU_API aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo what, int64_t* 
       return fail(kFeatureNotSupported, "device capability %d is not emulated", static_cast<int>(what));
   }
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetDeviceInfo(uint32_t, aclrtDevAttr what, int64_t* value) {
+VNPU_API aclError aclrtGetDeviceInfo(uint32_t, aclrtDevAttr what, int64_t* value) try {
   switch (what) {
     case ACL_DEV_ATTR_AICORE_CORE_NUM:
     case ACL_DEV_ATTR_CUBE_CORE_NUM:
@@ -306,81 +306,81 @@ VNPU_API aclError aclrtGetDeviceInfo(uint32_t, aclrtDevAttr what, int64_t* value
       return fail(kFeatureNotSupported, "device attribute %d is not emulated", static_cast<int>(what));
   }
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetResInCurrentThread(aclrtDevResLimitType type, uint32_t* value) {
+VNPU_API aclError aclrtGetResInCurrentThread(aclrtDevResLimitType type, uint32_t* value) try {
   *value = static_cast<uint32_t>(cores(type == ACL_RT_DEV_RES_CUBE_CORE ? "cube" : "vector"));
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetDeviceResLimit(int32_t, aclrtDevResLimitType type, uint32_t* value) {
+VNPU_API aclError aclrtGetDeviceResLimit(int32_t, aclrtDevResLimitType type, uint32_t* value) try {
   return aclrtGetResInCurrentThread(type, value);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclsysGetCANNVersion(aclCANNPackageName, aclCANNPackageVersion* version) {
+VNPU_API aclError aclsysGetCANNVersion(aclCANNPackageName, aclCANNPackageVersion* version) try {
   std::memset(version, 0, sizeof *version);
   std::strcpy(version->version, "8.5.0");
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclsysGetVersionStr(char*, char* version) {
+VNPU_API aclError aclsysGetVersionStr(char*, char* version) try {
   std::strcpy(version, "8.5.0");
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclGetCannAttribute(aclCannAttr, int32_t* value) {
+VNPU_API aclError aclGetCannAttribute(aclCannAttr, int32_t* value) try {
   *value = 1;  // the only attribute asked for is INF_NAN: overflow gives inf and NaN, not saturation
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtPeekAtLastError(aclrtLastErrLevel) { return ACL_SUCCESS; }
-VNPU_API aclError aclrtGetLastError(aclrtLastErrLevel) { return ACL_SUCCESS; }
-VNPU_API aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode) { return ACL_SUCCESS; }
-VNPU_API aclError aclrtSetOpExecuteTimeOut(uint32_t) { return ACL_SUCCESS; }
-VNPU_API aclError aclrtSetOpWaitTimeout(uint32_t) { return ACL_SUCCESS; }
+VNPU_API aclError aclrtPeekAtLastError(aclrtLastErrLevel) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclError aclrtGetLastError(aclrtLastErrLevel) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclError aclrtSetOpExecuteTimeOut(uint32_t) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclError aclrtSetOpWaitTimeout(uint32_t) try { return ACL_SUCCESS; } VNPU_CATCH
 
-VNPU_API aclError aclrtSetOpExecuteTimeOutV2(uint64_t timeout, uint64_t* actual) {
+VNPU_API aclError aclrtSetOpExecuteTimeOutV2(uint64_t timeout, uint64_t* actual) try {
   if (actual) *actual = timeout;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclSetCompileopt(aclCompileOpt, const char*) { return ACL_SUCCESS; }
-VNPU_API size_t aclGetCompileoptSize(aclCompileOpt) { return 8; }
+VNPU_API aclError aclSetCompileopt(aclCompileOpt, const char*) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API size_t aclGetCompileoptSize(aclCompileOpt) try { return 8; } VNPU_CATCH
 
-VNPU_API aclError aclGetCompileopt(aclCompileOpt, char* value, size_t length) {
+VNPU_API aclError aclGetCompileopt(aclCompileOpt, char* value, size_t length) try {
   std::snprintf(value, length, "disable");
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtSetSysParamOpt(aclSysParamOpt option, int64_t value) {
+VNPU_API aclError aclrtSetSysParamOpt(aclSysParamOpt option, int64_t value) try {
   if (static_cast<unsigned>(option) < 64) system_parameters[option] = value;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtGetSysParamOpt(aclSysParamOpt option, int64_t* value) {
+VNPU_API aclError aclrtGetSysParamOpt(aclSysParamOpt option, int64_t* value) try {
   *value = static_cast<unsigned>(option) < 64 ? system_parameters[option] : 0;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtCtxSetSysParamOpt(aclSysParamOpt option, int64_t value) {
+VNPU_API aclError aclrtCtxSetSysParamOpt(aclSysParamOpt option, int64_t value) try {
   return aclrtSetSysParamOpt(option, value);
-}
+} VNPU_CATCH
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
-VNPU_API aclError aclrtMalloc(void** result, size_t bytes, aclrtMemMallocPolicy) {
+VNPU_API aclError aclrtMalloc(void** result, size_t bytes, aclrtMemMallocPolicy) try {
   ALIVE_OR_RETURN();
   return allocate(result, bytes, current_device());
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtMallocAlign32(void** result, size_t bytes, aclrtMemMallocPolicy policy) {
+VNPU_API aclError aclrtMallocAlign32(void** result, size_t bytes, aclrtMemMallocPolicy policy) try {
   return aclrtMalloc(result, bytes, policy);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtFree(void* address) { return release(address, true); }
-VNPU_API aclError aclrtMallocHost(void** result, size_t bytes) { return allocate(result, bytes, kHost); }
-VNPU_API aclError aclrtFreeHost(void* address) { return release(address, false); }
+VNPU_API aclError aclrtFree(void* address) try { return release(address, true); } VNPU_CATCH
+VNPU_API aclError aclrtMallocHost(void** result, size_t bytes) try { return allocate(result, bytes, kHost); } VNPU_CATCH
+VNPU_API aclError aclrtFreeHost(void* address) try { return release(address, false); } VNPU_CATCH
 
-VNPU_API aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total) {
+VNPU_API aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total) try {
   ALIVE_OR_RETURN();
   auto& all = memory();
   std::lock_guard lock(all.mutex);
@@ -388,9 +388,9 @@ VNPU_API aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total) {
   *total = all.limit;
   *free = all.limit > used ? all.limit - used : 0;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t bytes, aclrtMemcpyKind kind) {
+VNPU_API aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t bytes, aclrtMemcpyKind kind) try {
   ALIVE_OR_RETURN();
   if (bytes > room) return fail(kInvalidParam, "aclrtMemcpy of %zu bytes into room for %zu", bytes, room);
   const bool to_device = kind == ACL_MEMCPY_HOST_TO_DEVICE || kind == ACL_MEMCPY_DEVICE_TO_DEVICE;
@@ -402,26 +402,26 @@ VNPU_API aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t by
   std::memmove(to, from, bytes);
   log("memcpy %s->%s bytes=%zu", from_device ? "device" : "host", to_device ? "device" : "host", bytes);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
 VNPU_API aclError aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t bytes, aclrtMemcpyKind kind,
-                                   aclrtStream) {
+                                   aclrtStream) try {
   return aclrtMemcpy(to, room, from, bytes, kind);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtMemset(void* address, size_t room, int32_t value, size_t bytes) {
+VNPU_API aclError aclrtMemset(void* address, size_t room, int32_t value, size_t bytes) try {
   ALIVE_OR_RETURN();
   if (bytes > room) return fail(kInvalidParam, "aclrtMemset of %zu bytes into room for %zu", bytes, room);
   if (int code = checked_device_range("aclrtMemset", address, bytes)) return code;
   std::memset(address, value, bytes);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtMemsetAsync(void* address, size_t room, int32_t value, size_t bytes, aclrtStream) {
+VNPU_API aclError aclrtMemsetAsync(void* address, size_t room, int32_t value, size_t bytes, aclrtStream) try {
   return aclrtMemset(address, room, value, bytes);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtPointerGetAttributes(const void* address, aclrtPtrAttributes* attributes) {
+VNPU_API aclError aclrtPointerGetAttributes(const void* address, aclrtPtrAttributes* attributes) try {
   std::memset(attributes, 0, sizeof *attributes);
   auto& all = memory();
   std::lock_guard lock(all.mutex);
@@ -435,7 +435,7 @@ VNPU_API aclError aclrtPointerGetAttributes(const void* address, aclrtPtrAttribu
     attributes->location.id = static_cast<uint32_t>(block->second.device);
   }
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
 // ---- streams --------------------------------------------------------------------------------------------------------
 static const char kStream[] = "aclrtStream";
@@ -447,47 +447,51 @@ static int checked_stream(aclrtStream stream) {
   return fail(kInvalidParam, "%p is no live stream", stream);
 }
 
-VNPU_API aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) {
+VNPU_API aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) try {
   ALIVE_OR_RETURN();
   *stream = new Stream{next_stream++};
   born(*stream, kStream);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtCreateStream(aclrtStream* stream) { return aclrtCreateStreamWithConfig(stream, 0, 0); }
+VNPU_API aclError aclrtCreateStream(aclrtStream* stream) try {
+  return aclrtCreateStreamWithConfig(stream, 0, 0);
+} VNPU_CATCH
 
-VNPU_API aclError aclrtDestroyStream(aclrtStream stream) {
+VNPU_API aclError aclrtDestroyStream(aclrtStream stream) try {
   if (!dead(stream, kStream)) return fail(kInvalidParam, "%p is no live stream", stream);
   delete static_cast<Stream*>(stream);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtDestroyStreamForce(aclrtStream stream) { return aclrtDestroyStream(stream); }
-VNPU_API aclError aclrtSynchronizeStream(aclrtStream stream) { return checked_stream(stream); }
-VNPU_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t) { return checked_stream(stream); }
-VNPU_API aclError aclrtSetStreamFailureMode(aclrtStream, uint64_t) { return ACL_SUCCESS; }
-VNPU_API aclError aclrtSetStreamOverflowSwitch(aclrtStream, uint32_t) { return ACL_SUCCESS; }
+VNPU_API aclError aclrtDestroyStreamForce(aclrtStream stream) try { return aclrtDestroyStream(stream); } VNPU_CATCH
+VNPU_API aclError aclrtSynchronizeStream(aclrtStream stream) try { return checked_stream(stream); } VNPU_CATCH
+VNPU_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t) try {
+  return checked_stream(stream);
+} VNPU_CATCH
+VNPU_API aclError aclrtSetStreamFailureMode(aclrtStream, uint64_t) try { return ACL_SUCCESS; } VNPU_CATCH
+VNPU_API aclError aclrtSetStreamOverflowSwitch(aclrtStream, uint32_t) try { return ACL_SUCCESS; } VNPU_CATCH
 
-VNPU_API aclError aclrtGetStreamOverflowSwitch(aclrtStream, uint32_t* flag) {
+VNPU_API aclError aclrtGetStreamOverflowSwitch(aclrtStream, uint32_t* flag) try {
   *flag = 0;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
+VNPU_API aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) try {
   *status = ACL_STREAM_STATUS_COMPLETE;
   return checked_stream(stream);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtStreamGetId(aclrtStream stream, int32_t* id) {
+VNPU_API aclError aclrtStreamGetId(aclrtStream stream, int32_t* id) try {
   *id = stream ? static_cast<Stream*>(stream)->id : 0;
   return checked_stream(stream);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclmdlRICaptureGetInfo(aclrtStream, aclmdlRICaptureStatus* status, aclmdlRI* model) {
+VNPU_API aclError aclmdlRICaptureGetInfo(aclrtStream, aclmdlRICaptureStatus* status, aclmdlRI* model) try {
   if (status) *status = ACL_MODEL_RI_CAPTURE_STATUS_NONE;
   if (model) *model = nullptr;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
 // ---- events ---------------------------------------------------------------------------------------------------------
 static int checked_event(aclrtEvent event) {
@@ -495,58 +499,58 @@ static int checked_event(aclrtEvent event) {
   return alive(event, kEvent) ? ACL_SUCCESS : fail(kInvalidParam, "%p is no live event", event);
 }
 
-VNPU_API aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t) {
+VNPU_API aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t) try {
   ALIVE_OR_RETURN();
   *event = new Event;
   born(*event, kEvent);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) {
+VNPU_API aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) try {
   return aclrtCreateEventExWithFlag(event, flag);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtDestroyEvent(aclrtEvent event) {
+VNPU_API aclError aclrtDestroyEvent(aclrtEvent event) try {
   if (!dead(event, kEvent)) return fail(kInvalidParam, "%p is no live event", event);
   delete static_cast<Event*>(event);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) {
+VNPU_API aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream) try {
   if (int code = checked_stream(stream)) return code;
   if (int code = checked_event(event)) return code;
   static_cast<Event*>(event)->recorded_ns = now_ns();
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtResetEvent(aclrtEvent event, aclrtStream) {
+VNPU_API aclError aclrtResetEvent(aclrtEvent event, aclrtStream) try {
   if (int code = checked_event(event)) return code;
   static_cast<Event*>(event)->recorded_ns = 0;
   return ACL_SUCCESS;
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) {
+VNPU_API aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event) try {
   if (int code = checked_stream(stream)) return code;
   return checked_event(event);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtSynchronizeEvent(aclrtEvent event) { return checked_event(event); }
+VNPU_API aclError aclrtSynchronizeEvent(aclrtEvent event) try { return checked_event(event); } VNPU_CATCH
 
-VNPU_API aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus* status) {
+VNPU_API aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus* status) try {
   *status = ACL_EVENT_RECORDED_STATUS_COMPLETE;
   return checked_event(event);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEventWaitStatus* status) {
+VNPU_API aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEventWaitStatus* status) try {
   *status = ACL_EVENT_WAIT_STATUS_COMPLETE;
   return checked_event(event);
-}
+} VNPU_CATCH
 
-VNPU_API aclError aclrtEventElapsedTime(float* milliseconds, aclrtEvent start, aclrtEvent end) {
+VNPU_API aclError aclrtEventElapsedTime(float* milliseconds, aclrtEvent start, aclrtEvent end) try {
   if (int code = checked_event(start)) return code;
   if (int code = checked_event(end)) return code;
   const int64_t from = static_cast<Event*>(start)->recorded_ns, to = static_cast<Event*>(end)->recorded_ns;
   if (!from || !to) return fail(kInvalidParam, "elapsed time of an event that was not recorded");
   *milliseconds = static_cast<float>(static_cast<double>(to - from) * 1e-6);
   return ACL_SUCCESS;
-}
+} VNPU_CATCH

@@ -76,6 +76,24 @@ int fail(int code, const char* format, ...) {
   return code;
 }
 
+int caught() noexcept {
+  int code = kInternalError;
+  try {
+    try {
+      throw;
+    } catch (const std::bad_alloc& error) {
+      code = kBadAlloc;
+      return fail(code, "the host's memory is exhausted: %s", error.what());
+    } catch (const std::exception& error) {
+      return fail(code, "an exception in the virtual NPU: %s", error.what());
+    } catch (...) {
+      return fail(code, "an exception of unknown type in the virtual NPU");
+    }
+  } catch (...) {  // not even the text could be kept
+    return code;
+  }
+}
+
 bool logging() { return log_file() != nullptr; }
 
 void log(const char* format, ...) {
@@ -149,30 +167,32 @@ void record(const Operator& op, int64_t start_ns, int64_t end_ns, std::string js
 
 using namespace vnpu;
 
-VNPU_API const char* aclGetRecentErrMsg() { return recent_error().c_str(); }
+VNPU_API const char* aclGetRecentErrMsg() try { return recent_error().c_str(); } VNPU_CATCH
 
 // For the generated stubs: everything that the wheel mentions and nobody implements.
-extern "C" int vnpu_not_emulated(const char* name) { return fail(kNotEmulated, "%s is not emulated", name); }
+extern "C" int vnpu_not_emulated(const char* name) try {
+  return fail(kNotEmulated, "%s is not emulated", name);
+} VNPU_CATCH
 
-VNPU_API void vnpu_free(void* text) { std::free(text); }
+VNPU_API void vnpu_free(void* text) try { std::free(text); } VNPU_CATCH_VOID
 
-VNPU_API void vnpu_record(int change) {
+VNPU_API void vnpu_record(int change) try {
   auto& record = leaked<Record>();
   std::lock_guard lock(record.mutex);
   if ((recorders += change) == 0) {
     record.first += record.calls.size();
     record.calls.clear();
   }
-}
+} VNPU_CATCH_VOID
 
-VNPU_API uint64_t vnpu_event_count() {
+VNPU_API uint64_t vnpu_event_count() try {
   auto& record = leaked<Record>();
   std::lock_guard lock(record.mutex);
   return record.first + record.calls.size();
-}
+} VNPU_CATCH
 
 // One JSON array a line: name, start, end, arguments.
-VNPU_API char* vnpu_events(uint64_t from) {
+VNPU_API char* vnpu_events(uint64_t from) try {
   auto& record = leaked<Record>();
   std::lock_guard lock(record.mutex);
   std::string text;
@@ -182,37 +202,37 @@ VNPU_API char* vnpu_events(uint64_t from) {
             ",[" + call.arguments + "]]\n";
   }
   return owned(text);
-}
+} VNPU_CATCH
 
-VNPU_API char* vnpu_counters() {
+VNPU_API char* vnpu_counters() try {
   std::string text = "{";
   for (const Operator* op = operators; op; op = op->next)
     if (uint64_t calls = op->calls)
       text += (text.size() > 1 ? ",\"" : "\"") + std::string(op->name) + "\":" + std::to_string(calls);
   return owned(text + "}");
-}
+} VNPU_CATCH
 
-VNPU_API void vnpu_reset_counters() {
+VNPU_API void vnpu_reset_counters() try {
   for (const Operator* op = operators; op; op = op->next) const_cast<Operator*>(op)->calls = 0;
-}
+} VNPU_CATCH_VOID
 
 // Names of the emulated operators, one a line.
-VNPU_API char* vnpu_operators() {
+VNPU_API char* vnpu_operators() try {
   std::string text;
   for (const Operator* op = operators; op; op = op->next) text += std::string(op->name) + "\n";
   return owned(text);
-}
+} VNPU_CATCH
 
-VNPU_API void vnpu_fail_operator(const char* name, int64_t times) {
+VNPU_API void vnpu_fail_operator(const char* name, int64_t times) try {
   auto& faults = leaked<Faults>();
   std::lock_guard lock(faults.mutex);
   faults.left[name] = times;
   any_operator_fault = true;
-}
+} VNPU_CATCH_VOID
 
-VNPU_API void vnpu_clear_operator_faults() {
+VNPU_API void vnpu_clear_operator_faults() try {
   auto& faults = leaked<Faults>();
   std::lock_guard lock(faults.mutex);
   faults.left.clear();
   any_operator_fault = false;
-}
+} VNPU_CATCH_VOID

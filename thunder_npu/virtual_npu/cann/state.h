@@ -9,7 +9,13 @@
 
 #include "acl/acl.h"
 
+// No exception crosses extern "C": torch_npu's and Python's frames beyond it cannot catch one. The body of every
+// exported function is a function-try-block:  VNPU_API aclError aclXxx(…) try { … } VNPU_CATCH
 #define VNPU_API extern "C" __attribute__((visibility("default")))
+#define VNPU_CATCH \
+  catch (...) { return ::vnpu::Caught{::vnpu::caught()}; }
+#define VNPU_CATCH_VOID \
+  catch (...) { ::vnpu::caught(); }
 
 namespace vnpu {
 
@@ -19,6 +25,8 @@ constexpr int kInvalidDevice = 107001;
 constexpr int kNoContext = 107002;
 constexpr int kOutOfMemory = 207001;
 constexpr int kFeatureNotSupported = 207000;
+constexpr int kBadAlloc = 200000;
+constexpr int kInternalError = 500000;
 constexpr int kNotEmulated = 500003;
 constexpr int kDeviceLost = 507010;  // "the task scheduler loses the heartbeat"
 constexpr int kAicoreException = 507015;
@@ -27,6 +35,20 @@ constexpr int kAclnnInnerError = 561103;
 
 // Keeps the text for aclGetRecentErrMsg and returns the code.
 int fail(int code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// In a handler: keeps the exception's text for aclGetRecentErrMsg and returns its code, kBadAlloc or kInternalError.
+int caught() noexcept;
+// What a function returns after an exception: the code where it returns one, else null or zero.
+struct Caught {
+  int code;
+  operator int() const { return code; }
+  operator aclDataType() const { return ACL_DT_UNDEFINED; }
+  operator aclFormat() const { return ACL_FORMAT_UNDEFINED; }
+  operator size_t() const { return 0; }
+  template <class T>
+  operator T*() const {
+    return nullptr;
+  }
+};
 // A line in the file of VIRTUAL_NPU_LOG, if there is one.
 bool logging();
 void log(const char* format, ...) __attribute__((format(printf, 1, 2)));
