@@ -102,3 +102,43 @@ def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="aclnn_exx"):
         thunder_npu.aclnn_exx  # noqa: B018
     assert {"aclnn_ex", "triton_ascend_ex", "NPU", "explain", "transforms", "options"} <= set(dir(thunder_npu))
+
+
+THREAD = "import threading; t = threading.Thread(target=__import__, args=('thunder',)); t.start()"
+LOOK = "import importlib.util, thunder_npu; assert importlib.util.find_spec('thunder') is not None"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        LOOK,
+        f"{LOOK}; importlib.reload(thunder_npu); importlib.util.find_spec('thunder')",
+        f"import thunder_npu; {THREAD}; t.join()",
+        f"{THREAD}; import thunder_npu; t.join()",
+    ],
+    ids=["looked for", "looked for, reloaded", "imported in a thread", "being imported in a thread"],
+)
+def test_looking_for_thunder_or_importing_it_in_a_thread(before):
+    assert "right" in python(f"{before}\nimport torch, thunder\n{USE}")
+
+
+def test_an_import_of_thunder_that_fails_and_is_tried_again():
+    code = """
+    import sys, thunder_npu
+    class Fail:
+        def find_spec(self, name, path=None, target=None):
+            if name == "thunder.core":
+                sys.meta_path.remove(self)
+                raise ImportError("not now")
+    sys.meta_path.insert(0, Fail())
+    try:
+        import thunder
+    except ImportError as error:
+        assert "not now" in str(error), error
+    else:
+        raise AssertionError("the import should have failed")
+    for name in [n for n in sys.modules if n.split(".")[0] == "thunder"]:
+        del sys.modules[name]
+    import torch, thunder
+    """
+    assert "right" in python(textwrap.dedent(code) + USE)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from traces import assert_same, backward_symbols, forward_symbols, jit, run
 
+import thunder_npu
 from thunder_npu import routing
 from thunder_npu.kernels import Target, codegen
 from thunder_npu.kernels.region import COLUMN, Node, Region, Tensor
@@ -69,7 +70,7 @@ def test_the_order_of_the_list_decides():
 def test_a_row_that_no_tile_holds_is_left_to_a_fuser_behind(monkeypatch):
     """On a GPU: alone it would only keep the other fusion executor from its neighbours."""
     monkeypatch.setattr(routing, "missing_triton", lambda device: None)
-    wide = softmax(width=routing.CUDA_FUSED_WIDTH + 1, device="cuda", fuser_behind="torchcompile")
+    wide = softmax(width=routing.CUDA_FUSED_WIDTH + 1, device="cuda", executors=(*routing.OURS, "torchcompile"))
     assert not routing.claim("triton_ascend", wide, DEFAULTS).taken
     assert "torchcompile" in routing.claim("triton_ascend", wide, DEFAULTS).reason
     for changes in (
@@ -77,7 +78,7 @@ def test_a_row_that_no_tile_holds_is_left_to_a_fuser_behind(monkeypatch):
         {"width": None},
         {"device": "npu"},
         {"device": "cpu"},
-        {"fuser_behind": None},
+        {"executors": routing.OURS},
         {"op": "safe_softmax"},
     ):
         assert routing.claim("triton_ascend", dataclasses.replace(wide, **changes), DEFAULTS).taken, changes
@@ -159,3 +160,35 @@ def test_each_signature_is_routed_anew():
         x = torch.randn(2, width)
         assert_same(jitted(x), torch.softmax(x, -1))
         assert f"{name}_softmax" in forward_symbols(jitted)
+
+
+@pytest.mark.parametrize("op", routing.OPS)
+@pytest.mark.parametrize("width", [1, 256, None])
+def test_aclnn_leaves_a_narrow_row_only_to_a_triton_executor_that_takes_it(op, width, monkeypatch):
+    options = dataclasses.replace(DEFAULTS, log_softmax_aclnn_fallback=False)
+    narrow = softmax(op=op, width=width)
+    monkeypatch.setattr(routing, "missing_triton", lambda device: None)
+    assert not routing.claim("aclnn", narrow, options).taken
+    alone = routing.claim("aclnn", dataclasses.replace(narrow, executors=("aclnn", "torch")), options)
+    assert alone.taken
+    assert "triton_ascend is not in the list" in alone.reason
+    beside = dataclasses.replace(narrow, executors=("aclnn", "torchcompile"))
+    assert routing.claim("aclnn", beside, options).taken is (op == "safe_softmax")
+    monkeypatch.setattr(routing, "missing_triton", lambda device: "the package triton-ascend is not installed")
+    for executors in (routing.OURS, (*routing.OURS, "torchcompile")):
+        answer = routing.claim("aclnn", dataclasses.replace(narrow, executors=executors), options)
+        assert answer.taken
+        assert "not installed" in answer.reason
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: torch.softmax(x, -1), lambda x: torch._safe_softmax(x, -1), lambda x: torch.log_softmax(x, -1)]
+)
+@pytest.mark.parametrize("options", [{}, {"softmax_aclnn_max_fuse_numel": 0, "log_softmax_aclnn_fallback": False}])
+def test_aclnn_alone_runs_narrow_rows_and_their_backward(fn, options):
+    x = torch.randn(4, 16, requires_grad=True)
+    jitted = jit(fn, executors=[thunder_npu.aclnn_ex], **options)
+    assert_same(run(jitted, x), run(fn, x))
+    (forward,) = [s for s in forward_symbols(jitted) if "softmax" in s]
+    assert forward.startswith("aclnn_")
+    assert [s for s in backward_symbols(jitted) if "softmax" in s] == [f"{forward}_backward"]

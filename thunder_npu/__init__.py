@@ -54,21 +54,25 @@ def _register() -> None:
 
 
 class _RegisterAfterThunder(importlib.abc.MetaPathFinder):
-    """Finds the module ``thunder`` as it would be found anyway, and calls :func:`_register` once it is loaded."""
+    """Finds the module ``thunder`` by the other finders, and calls :func:`_register` once it is loaded.
+
+    It stays until Thunder has been loaded: looking for the module, or an import of it that fails, changes nothing.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "thunder":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        finders = (f.find_spec for f in [*sys.meta_path] if f is not self and hasattr(f, "find_spec"))
+        spec = next((spec for find in finders if (spec := find(name, path, target)) is not None), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_then_register(module: ModuleType) -> None:
                 load(module)
                 _register()
+                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
             spec.loader.exec_module = load_then_register  # type: ignore[method-assign]
         return spec
@@ -76,6 +80,7 @@ class _RegisterAfterThunder(importlib.abc.MetaPathFinder):
 
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != _RegisterAfterThunder.__name__]
 if "thunder" in sys.modules:
+    importlib.import_module("thunder")  # waits where another thread is importing it right now
     _register()
 else:
     sys.meta_path.insert(0, _RegisterAfterThunder())

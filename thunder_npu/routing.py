@@ -1,4 +1,4 @@
-"""Which executor takes a softmax: one pure function of operation, shape, dtype, device, options and who stands behind.
+"""Which executor takes a softmax: one pure function of operation, shape, dtype, device, options and list of executors.
 
 The checkers of both executors and the report that explains a trace call :func:`claim`; nothing else decides, and
 nothing here has side effects.
@@ -17,6 +17,7 @@ from thunder_npu import kernels
 
 ACLNN = "aclnn"
 TRITON_ASCEND = "triton_ascend"
+OURS = (ACLNN, TRITON_ASCEND)
 OPS = ("softmax", "log_softmax", "safe_softmax")
 
 # CANN documents at most 8 axes for aclnnSoftmax and aclnnLogSoftmax.
@@ -43,7 +44,7 @@ class Softmax:
         dtype: dtype of the input.
         result_dtype: dtype of the result (differs from ``dtype`` if the call has ``dtype=``).
         device: device type of the input: "cpu", "cuda", "npu", …
-        fuser_behind: name of an executor behind ours in the list that fuses a softmax with what makes and reads it.
+        executors: names of the executors in the list of the compilation, in order.
     """
 
     op: str
@@ -53,7 +54,7 @@ class Softmax:
     dtype: torch.dtype
     result_dtype: torch.dtype
     device: str
-    fuser_behind: str | None = None
+    executors: tuple[str, ...] = OURS
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def claim(executor: str, softmax: Softmax, options: Options) -> Claim:
     return rules(softmax, options)
 
 
-def route(softmax: Softmax, options: Options, order: Sequence[str] = (ACLNN, TRITON_ASCEND)) -> Route:
+def route(softmax: Softmax, options: Options, order: Sequence[str] = OURS) -> Route:
     """The first executor in ``order`` that takes ``softmax``, its reason and those of the ones before it."""
     refusals: list[str] = []
     for executor in order:
@@ -118,12 +119,32 @@ def _aclnn(softmax: Softmax, options: Options) -> Claim:
         return Claim(True, "log_softmax_aclnn_fallback=True: log_softmax at every width")
     bound = options.softmax_aclnn_max_fuse_numel
     if softmax.width is None:
-        return Claim(False, "a symbolic width is never wide")
-    if bound == 0:
-        return Claim(False, "softmax_aclnn_max_fuse_numel=0: no routing by width")
-    if softmax.width <= bound:
-        return Claim(False, f"width {softmax.width} ≤ softmax_aclnn_max_fuse_numel={bound}")
-    return Claim(True, f"width {softmax.width} > softmax_aclnn_max_fuse_numel={bound}")
+        narrow = "a symbolic width is never wide"
+    elif bound == 0:
+        narrow = "softmax_aclnn_max_fuse_numel=0: no routing by width"
+    elif softmax.width <= bound:
+        narrow = f"width {softmax.width} ≤ softmax_aclnn_max_fuse_numel={bound}"
+    else:
+        return Claim(True, f"width {softmax.width} > softmax_aclnn_max_fuse_numel={bound}")
+    nobody = _nobody_for_narrow_rows(softmax, options)
+    return Claim(False, narrow) if nobody is None else Claim(True, f"{narrow}, but {nobody}")
+
+
+def _nobody_for_narrow_rows(softmax: Softmax, options: Options) -> str | None:
+    """Why no Triton executor can take a row that aclnn would leave to one; None if one can.
+
+    That is "triton_ascend", or a fusion executor that takes a softmax whole and prints Triton where tensors are on an
+    NPU. Without one, Thunder's torch executor would get the row, and autograd would decompose its backward.
+    """
+    if TRITON_ASCEND in softmax.executors:
+        answer = _triton_ascend(softmax, options)
+        if answer.taken:
+            return None
+        nobody = f"{TRITON_ASCEND} cannot take it: {answer.reason}"
+    else:
+        nobody = f"{TRITON_ASCEND} is not in the list of executors"
+    fuses = softmax.op != "safe_softmax" and any(name in FUSERS for name in softmax.executors)
+    return None if fuses and (softmax.device == "cpu" or missing_triton(softmax.device) is None) else nobody
 
 
 def _triton_ascend(softmax: Softmax, options: Options) -> Claim:
@@ -134,7 +155,7 @@ def _triton_ascend(softmax: Softmax, options: Options) -> Claim:
         refusal = missing_triton(softmax.device) or kernels.unsupported(softmax.op, softmax.dtype, softmax.result_dtype)
         if refusal is not None:
             return Claim(False, refusal)
-    fuser, width = softmax.fuser_behind, softmax.width
+    fuser, width = fuser_behind(softmax.executors), softmax.width
     if softmax.device == "cuda" and fuser and softmax.op != "safe_softmax" and (width or 0) > CUDA_FUSED_WIDTH:
         return Claim(False, f"width {width} fits no tile, so it would stand alone here; {fuser} fuses its neighbours")
     return Claim(True, "rows of any width")

@@ -69,11 +69,11 @@ def routing_options(compile_options: dict[str, Any] | None = None) -> routing.Op
 
 
 def describe(
-    op: str, a: TensorProxy, dim: Any, dtype: Any = None, executors: Sequence[Executor] = ()
+    op: str, a: TensorProxy, dim: Any, dtype: Any = None, executors: Sequence[Executor] | None = None
 ) -> routing.Softmax | None:
     """``op`` over axis ``dim`` of the proxy ``a`` as routing sees it; None if it is not a softmax of a plain tensor.
 
-    ``executors`` is the list of the compilation.
+    ``executors`` is the list of the compilation; None, outside of one: both of ours.
     """
     if type(a) is not TensorProxy or type(dim) is not int or not -max(a.ndim, 1) <= dim < max(a.ndim, 1):
         return None
@@ -89,13 +89,13 @@ def describe(
         dtype=dtype_in,
         result_dtype=dtype_in if dtype is None else dtypes.to_torch_dtype(dtype),
         device=a.device.type,
-        fuser_behind=routing.fuser_behind([str(ex.name) for ex in executors]),
+        executors=routing.OURS if executors is None else tuple(str(ex.name) for ex in executors),
     )
 
 
 def _takes(executor: str, op: str, a: TensorProxy, /, dim: Any, dtype: Any = None) -> bool:
     data = get_compile_data()
-    softmax = describe(op, a, dim, dtype, () if data is None else data.executors_list)
+    softmax = describe(op, a, dim, dtype, None if data is None else data.executors_list)
     return softmax is not None and routing.claim(executor, softmax, routing_options()).taken
 
 
