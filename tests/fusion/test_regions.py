@@ -528,3 +528,24 @@ def test_random_regions(first, ascend):
 
     with ascend(), regions.without_bishengir():
         assert sum(check_case(seed) for seed in range(first, first + 6)) >= 3
+
+
+CONSTANTS = {
+    "rounded, then float32": lambda x: torch.softmax(x * torch.full_like(x, 2.7182).bfloat16().float(), -1),
+    "half, then float32": lambda x: torch.softmax(x * torch.full_like(x, 2.7182).half().float(), -1),
+    "to bool": lambda x: torch.softmax(x * torch.full_like(x, 2.7).to(torch.bool), -1),
+    "to int": lambda x: torch.softmax(x * torch.full_like(x, 2.7).to(torch.int64), -1),
+    "power": lambda x: torch.softmax(x * torch.full_like(x, 2.7) ** -2, -1),
+    "arithmetic": lambda x: torch.softmax(x * (1.0 / torch.full_like(x, 3.3)) + torch.full_like(x, 0.1), -1),
+}
+
+
+@pytest.mark.parametrize("constant", CONSTANTS)
+def test_a_constant_is_what_its_dtype_holds(constant, ascend):
+    torch.manual_seed(0)
+    x = torch.randn(16, 32)
+    jitted = regions.jit(CONSTANTS[constant])
+    jitted(x)
+    assert regions.use_kernels(jitted) == 1
+    with ascend(), regions.without_bishengir():
+        torch.testing.assert_close(jitted(x), CONSTANTS[constant](x), rtol=2e-6, atol=1e-7)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
-from numbers import Number
+from math import isfinite, isinf, prod
 from typing import Any
 
 import torch
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_npu.kernels import region as ir
@@ -54,6 +53,7 @@ ALIASES = {
     "shallow_copy": PrimIDs.SHALLOW_COPY,
 }
 OPERATIONS = {**ELEMENTWISE, **REDUCTIONS, **VIEWS, **CREATIONS}
+ARITHMETIC = ("add", "sub", "mul", "div")
 # Exponents whose power is a few multiplications or roots.
 POWERS = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0)
 
@@ -349,13 +349,14 @@ class Lowering:
             self.nodes.append(node)
         return self.numbers[key]
 
-    def constant(self, value: Number | Proxy, dtype: torch.dtype) -> int:
-        if isinstance(value, (NumberProxy, Proxy)) or not isinstance(value, (bool, int, float)):
+    def constant(self, value: Any, dtype: torch.dtype) -> int:
+        """The node of a number as a tensor of `dtype` (int32 stands for every integer dtype) holds it."""
+        if type(value) not in (bool, int, float):
             raise Refusal(f"{value} is not a plain number")
-        number = self.add("constant", (), dtype, value)
+        if dtype == torch.int32 and (value != value or abs(value) > INT32_MAX or value != int(value)):
+            raise Refusal(f"{value} does not fit int32")
+        number = self.add("constant", (), dtype, ir.held(value, dtype))
         if dtype == torch.int32:
-            if abs(value) > INT32_MAX:
-                raise Refusal(f"{value} does not fit int32")
             self.ranges[number] = (int(value), int(value))
         return number
 
@@ -392,7 +393,10 @@ class Lowering:
             return self.reduction(step, places)
         dtype = torch_dtype(step.out)
         if step.op == "full":
-            return self.constant(step.args[1], torch.int32 if dtype in INTEGERS else dtype)
+            number = self.constant(step.args[1], torch.int32 if dtype in INTEGERS else dtype)
+            if isinf(self.nodes[number].value) and not isinf(step.args[1]):  # type: ignore[arg-type]
+                raise Refusal(f"{step.args[1]} overflows {step.out.dtype}")  # torch.full says so
+            return number
         if step.op == "iota":
             return self.index(step, places)
         return self.elementwise(step, places, dtype)
@@ -456,7 +460,10 @@ class Lowering:
         operand = next((torch_dtype(t) for t in step.tensors), None)
         if operand is None:
             raise Refusal(f"{step.op} of numbers")
-        numbers_as = operand if step.op in ir.COMPARISONS else dtype
+        # A number beside a half-type tensor takes part in arithmetic as float32, ATen's opmath; comparison and choice
+        # round it first.
+        opmath = torch.float32 if step.op in ARITHMETIC and dtype in ir.HALF else dtype
+        numbers_as = operand if step.op in ir.COMPARISONS else opmath
         if numbers_as in INTEGERS:
             numbers_as = torch.int32
         arguments = []
@@ -480,17 +487,24 @@ class Lowering:
             return self.logical(step.op, arguments, known)
         if step.op == "where" and known[0] is not None:
             return self.cast(arguments[1 if known[0] else 2], dtype)
-        if all(k is not None for k in known):
-            return self.folded(step.op, arguments, dtype)
-        return self.rounded(step.op, arguments, dtype)
+        by_number = True if step.op == "div" and not isinstance(step.args[1], TensorProxy) else None
+        return self.applied(step.op, arguments, dtype, by_number)
+
+    def applied(self, op: str, arguments: Sequence[int], dtype: torch.dtype, value: Any = None) -> int:
+        """The node of an operation on values of which all may be constants."""
+        if all(self.nodes[i].op == "constant" for i in arguments):
+            return self.folded(op, arguments, dtype)
+        return self.rounded(op, arguments, dtype, value)
 
     def folded(self, op: str, arguments: Sequence[int], dtype: torch.dtype) -> int:
-        """An operation on constants, computed here as eager computes it."""
+        """An operation on constants, computed here as eager computes it: in their dtypes, half types in float32."""
         function = getattr(torch, op, None)
         if function is None:
             raise Refusal(f"{op} of constants")
         operands = [torch.tensor(self.nodes[i].value, dtype=self.nodes[i].dtype) for i in arguments]
-        return self.constant(function(*operands).to(dtype).item(), dtype)
+        dtype = self.kept(dtype)
+        result = function(*(t.float() if t.dtype in ir.HALF else t for t in operands))
+        return self.constant(result.to(dtype).item(), dtype)
 
     def logical(self, op: str, arguments: Sequence[int], known: Sequence[Any]) -> int:
         """A bitwise operation on booleans of which at least one is a constant."""
@@ -524,18 +538,25 @@ class Lowering:
         source = self.nodes[number].dtype
         if source == dtype or (source == torch.int32 and dtype in INTEGERS):
             return number
+        if self.nodes[number].op == "constant":
+            value: Any = self.nodes[number].value
+            if dtype not in INTEGERS:
+                return self.constant(value, dtype)
+            if not isfinite(value):
+                raise Refusal(f"a cast from {value} to {dtype}")
+            return self.constant(int(value), torch.int32)
         if dtype in INTEGERS:
             raise Refusal(f"a cast from {source} to {dtype}")
-        if self.nodes[number].op == "constant":
-            return self.constant(self.nodes[number].value, dtype)
         if self.float32_inside and dtype in ir.HALF and source == torch.float32:
             return number
         return self.add("cast", [number], dtype)
 
-    def rounded(self, op: str, arguments: Sequence[int], dtype: torch.dtype) -> int:
-        if self.float32_inside and dtype in ir.HALF:
-            dtype = torch.float32
-        return self.add(op, arguments, dtype)
+    def kept(self, dtype: torch.dtype) -> torch.dtype:
+        """What a result of `dtype` is kept in."""
+        return torch.float32 if self.float32_inside and dtype in ir.HALF else dtype
+
+    def rounded(self, op: str, arguments: Sequence[int], dtype: torch.dtype, value: Any = None) -> int:
+        return self.add(op, arguments, self.kept(dtype), value)
 
     def power(self, step: Step, places: Places, dtype: torch.dtype) -> int:
         base, exponent = step.args
@@ -548,20 +569,20 @@ class Lowering:
             case 1.0:
                 return x
             case -1.0:
-                return self.add("reciprocal", [x], dtype)
+                return self.applied("reciprocal", [x], dtype)
             case 0.5:
-                return self.add("sqrt", [x], dtype)
+                return self.applied("sqrt", [x], dtype)
             case -0.5:
-                return self.add("rsqrt", [x], dtype)
-        square = self.add("mul", [x, x], dtype)
+                return self.applied("rsqrt", [x], dtype)
+        square = self.applied("mul", [x, x], dtype)
         match float(exponent):
             case 2.0:
                 return square
             case -2.0:
-                return self.add("reciprocal", [square], dtype)
+                return self.applied("reciprocal", [square], dtype)
             case 3.0:
-                return self.add("mul", [square, x], dtype)
-        return self.add("mul", [square, square], dtype)
+                return self.applied("mul", [square, x], dtype)
+        return self.applied("mul", [square, square], dtype)
 
     def result(self) -> Lowered:
         """The region.

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, isnan
+from math import copysign, inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 
 from .layout import MAX_OUTER, PER_COLUMN, PER_ROW, SCALAR, TILE, Layout, Strides
 from .plan import Plan, Target, plan_one_pass
-from .region import COLUMN, COMPARISONS, HALF, REDUCTIONS, SOFTMAX, SOFTMAX_BACKWARD, Node, Region, Tensor
+from .region import COLUMN, COMPARISONS, HALF, REDUCTIONS, SOFTMAX, SOFTMAX_BACKWARD, Node, Region, Tensor, held
 
 KERNEL = "fused_rows"
 INF = 'float("inf")'
@@ -276,7 +276,7 @@ class _Printer:
             return self.load(i, node.value)
         if node.op == "constant":
             self.shape.append(SCALAR)
-            self.text.append(literal(node))
+            self.text.append(literal(node.value))
             return None
         if node.op == "index":
             return self.index(i, node)
@@ -327,8 +327,9 @@ class _Printer:
             expression = f"tl.where({', '.join(a)})"
         elif node.op == "div" and self.variant.cuda and self.divides_by_number(node):
             # As PyTorch does on a GPU: a number is divided by through its float32 inverse.
-            inverse = Node("constant", (), torch.float32, 1.0 / self.region.nodes[node.args[1]].value)  # type: ignore
-            expression = f"{a[0]} * {literal(inverse)}"
+            # (A quotient of float32 numbers that is rounded to float64 and then to float32 is the float32 quotient.)
+            divisor = held(self.region.nodes[node.args[1]].value, torch.float32)  # type: ignore[arg-type]
+            expression = f"{a[0]} * {literal(held(1.0 / divisor, torch.float32))}"
         elif node.op in _INFIX:
             expression = f"{a[0]} {_INFIX[node.op]} {a[1]}"
         elif node.op == "tanh" and self.variant.cuda and self.is_seen_as_half(i):
@@ -406,8 +407,7 @@ class _Printer:
         self.emit(i, expression)
 
     def divides_by_number(self, node: Node) -> bool:
-        divisor = self.region.nodes[node.args[1]]
-        return divisor.op == "constant" and isinstance(divisor.value, (int, float)) and divisor.value != 0
+        return node.value is True and held(self.region.nodes[node.args[1]].value, torch.float32) != 0  # type: ignore
 
     def readers(self, i: int) -> list[tuple[int, Node]]:
         return [(k, node) for k, node in enumerate(self.region.nodes) if i in node.args]
@@ -473,7 +473,7 @@ class _Printer:
     def _is_half(self, k: int, dtype: torch.dtype) -> bool:
         node = self.region.nodes[k]
         if node.op == "constant":
-            return torch.tensor(node.value, dtype=torch.float32).item() == torch.tensor(node.value, dtype=dtype).item()
+            return held(node.value, dtype) == node.value  # type: ignore[arg-type]
         return node.op == "cast" and self.region.nodes[node.args[0]].dtype == dtype
 
     def module(self) -> str:
@@ -542,18 +542,15 @@ def _is_compiled(number: str) -> bool:
     return number in ("width", "row_tiles") or number.endswith(("_row", "_length"))
 
 
-def literal(node: Node) -> str:
-    """A constant as its dtype holds it."""
-    if node.dtype == torch.bool:
-        return repr(bool(node.value))
-    if not node.dtype.is_floating_point:
-        return repr(node.value)
-    value = torch.tensor(node.value, dtype=node.dtype).item()
+def literal(value: Any) -> str:
+    """The number of a constant, which is as its dtype holds it (region.held), in Python."""
+    if isinstance(value, (bool, int)):
+        return repr(value)
     if isnan(value):
         return 'float("nan")'
     if abs(value) == inf:
-        return 'float("inf")' if value > 0 else '(-float("inf"))'
-    return repr(value) if value >= 0 and str(value)[0] != "-" else f"({value!r})"
+        return INF if value > 0 else f"(-{INF})"
+    return repr(value) if copysign(1.0, value) > 0 else f"({value!r})"
 
 
 def source(region: Region, variant: Variant) -> tuple[str, tuple[str, ...]]:

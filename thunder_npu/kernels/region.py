@@ -35,6 +35,17 @@ SOFTMAX = ("softmax", "log_softmax", "safe_softmax")
 SOFTMAX_BACKWARD = ("softmax_backward", "log_softmax_backward")
 
 
+def held(value: bool | int | float, dtype: torch.dtype) -> bool | int | float:
+    """`value` as a tensor of `dtype` holds it: rounded to a float type, True or False as a bool.
+
+    Every constant of a region, and every number computed from constants, is made here; it prints as it is.
+
+    Raises:
+        RuntimeError: an integer dtype cannot hold the value.
+    """
+    return torch.tensor(value, dtype=dtype).item()
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor in memory: an input (read through whatever strides it has) or an output (written contiguously)."""
@@ -48,8 +59,9 @@ class Tensor:
 class Node:
     """One value: `op` applied to earlier nodes, rounded to `dtype`.
 
-    `value` is the number of a "constant", the position among the inputs of an "input", (start, step, place) of an
-    "index". "cast" and "where" take their dtype from `dtype`; comparisons give torch.bool.
+    `value` is the number of a "constant" (as its dtype holds it), the position among the inputs of an "input", (start,
+    step, place) of an "index", True of a "div" by a number rather than by a tensor. "cast" and "where" take their dtype
+    from `dtype`; comparisons give torch.bool.
     """
 
     op: str
