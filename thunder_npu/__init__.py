@@ -51,6 +51,7 @@ def _register() -> None:
     """Teach Thunder the npu device and our executors. Doing it again changes nothing."""
     for module in ("device", "executors.aclnn_ex", "executors.triton_ascend_ex"):  # each registers as it is imported
         importlib.import_module(f"thunder_npu.{module}")
+    importlib.import_module("thunder_npu.mends").install()
 
 
 class _RegisterAfterThunder(importlib.abc.MetaPathFinder):

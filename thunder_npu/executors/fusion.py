@@ -556,10 +556,47 @@ class RegionInfo:
 
 def regions(trace: TraceCtx) -> list[RegionInfo]:
     """The fused regions of a trace that the executor has made, in order."""
-    return [_info(trace, bsym) for bsym in trace.bound_symbols if is_region(bsym)]
+    fused = [bsym for bsym in trace.bound_symbols if is_region(bsym)]
+    if not fused:
+        return []
+    graph = _opened(trace, fused[0].sym.executor)
+    return [_info(graph, number, bsym) for number, bsym in enumerate(fused)]
 
 
-def _info(trace: TraceCtx, bsym: BoundSymbol) -> RegionInfo:
+def _opened(trace: TraceCtx, executor: TritonAscendExecutor) -> Graph:
+    """The graph of a trace with the symbols of every region in the region's place, each region a group of its own.
+
+    What a backward region computes again has the names of the forward's: of these the first keeps them.
+    """
+    opened = from_trace(trace)
+    opened.bound_symbols = []
+    groups: list[list[int]] = []
+    made: set[str] = set()
+    with tracectx(opened):
+        for bsym in trace.bound_symbols:
+            if bsym.sym.name in HOUSEKEEPING:
+                continue
+            if not is_region(bsym):
+                opened.bound_symbols.append(bsym)
+                made |= {p.name for p in bsym.flat_proxy_outs}
+                continue
+            outside = {p.name for p in (*bsym.args, *bsym.output)}
+            again: dict[Any, Proxy] = {}
+            first = len(opened.bound_symbols)
+            for inner in bsym.subsymbols:
+                for p in inner.flat_proxy_outs:
+                    if p.name in made and p.name not in outside and variableify(p) not in again:
+                        again[variableify(p)] = p.replace(name=opened.make_name("again"))
+                opened.bound_symbols.append(inner.from_bsym_swap_proxies(again) if again else inner)
+                made |= {p.name for p in inner.flat_proxy_outs}
+            groups.append([*range(first, len(opened.bound_symbols))])
+    graph = Graph(opened, executor)
+    graph.members = groups
+    graph.region_of = {i: number for number, members in enumerate(groups) for i in members}
+    return graph
+
+
+def _info(graph: Graph, number: int, bsym: BoundSymbol) -> RegionInfo:
     call: FusedRegion = bsym._call_ctx[bsym.sym.name]
     region = call.lowered.region
 
@@ -584,24 +621,15 @@ def _info(trace: TraceCtx, bsym: BoundSymbol) -> RegionInfo:
         bytes_read=region.bytes_read,
         bytes_written=region.bytes_written,
         bytes_unfused=unfused,
-        ends=_ends(trace, bsym),
+        ends=_ends(graph, number),
         on_device=call.on_device,
         source=call.kernel.source(target),
     )
 
 
-def _ends(trace: TraceCtx, region: BoundSymbol) -> tuple[str, ...]:
-    """Why the symbols next to a region are not inside: what growing, tried once more, says of each."""
-    open_trace = from_trace(trace)
-    first = 0
-    for bsym in trace.bound_symbols:
-        if bsym is region:
-            first = len(open_trace.bound_symbols)
-            open_trace.bound_symbols += region.subsymbols
-        elif bsym.sym.name not in HOUSEKEEPING:
-            open_trace.bound_symbols.append(bsym)
-    graph = Graph(open_trace, region.sym.executor)
-    inside = range(first, first + len(region.subsymbols))
+def _ends(graph: Graph, number: int) -> tuple[str, ...]:
+    """Why the symbols next to region ``number`` are not inside: what growing, tried once more, says of each."""
+    inside = graph.members[number]
     growth = Growth(graph, [i for i in inside if graph.is_seed(i)][-1])  # before it, what a backward computes again
     growth.members = {i for i in inside if not graph.is_free(i)}
     growth.free = set(inside) - growth.members

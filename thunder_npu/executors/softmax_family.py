@@ -16,16 +16,17 @@ from typing import Any, NamedTuple
 import thunder.torch as ltorch
 import torch
 import torch.nn.functional as F
+from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes, utils
 from thunder.core.compile_data import get_compile_data
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
-from thunder.core.transforms import get_grad, put_grad
+from thunder.core.transforms import get_grad, put_grad, register_grad
 from thunder.extend import Executor
 
-from thunder_npu import options, routing
+from thunder_npu import mends, options, routing
 from thunder_npu.transforms import softmax as safe
 from thunder_npu.transforms import tracing
 
@@ -118,9 +119,11 @@ def register(executor: Executor, implementations: dict[str, Implementation]) -> 
             execution_transform=_execution(forward),
             grad_transform=_gradient(SYMBOLS[op], forward, backward),
         )
+        _register_second_gradient(op, forward, backward)
     _register_log_softmax_backward(executor, executor.opmap[f"{executor.name}_log_softmax_backward"])
     executor._lookasides.update({f: record_source_loc_in_symbol_header(call) for f, call in _SPELLINGS.items()})
     tracing.register(executor)
+    mends.register(executor)
 
 
 def _execution(forward: Symbol) -> Callable[..., TensorProxy]:
@@ -141,6 +144,35 @@ def _gradient(symbol: Symbol, forward: Symbol, backward: Symbol) -> Callable[...
     # Thunder's VJP pairs the arguments of the rule with those of the symbol: dtype is keyword-only in some of them.
     grad_rule.__signature__ = inspect.signature(symbol.meta)  # type: ignore[attr-defined]
     return grad_rule
+
+
+def _register_second_gradient(op: str, forward: Symbol, backward: Symbol) -> None:
+    """Gradients of our own operators, for Thunder's function transforms applied twice (``grad(grad(f))``).
+
+    With s = Σ over the axis, g the gradient of the backward's result and y the forward's output:
+
+        softmax       dx = y·(dy − s(y·dy))     d(dy) = y·(g − s(g·y))     dy_out = g·(dy − s(y·dy)) − dy·s(g·y)
+        log_softmax   dx = dy − e^y·s(dy)       d(dy) = g − s(g·e^y)       dy_out = −g·e^y·s(dy)
+    """
+    register_grad(forward, _gradient(forward, forward, backward))
+
+    def rule(grad: TensorProxy, out: TensorProxy, dim: int, input_dtype: Any) -> TensorProxy:
+        result = backward(grad, out, dim, dtypes.to_torch_dtype(input_dtype))
+        compute = utils.get_computation_dtype(out.dtype)
+        g, dy, y = (maybe_convert_to_dtype(t, compute) for t in (get_grad(result), grad, out))
+        if op == "log_softmax":
+            p = ltorch.exp(y)
+            of_grad = g - ltorch.sum(g * p, dim, keepdim=True)
+            of_out = -g * p * ltorch.sum(dy, dim, keepdim=True)
+        else:
+            weight = ltorch.sum(g * y, dim, keepdim=True)
+            of_grad = y * (g - weight)
+            of_out = g * (dy - ltorch.sum(y * dy, dim, keepdim=True)) - dy * weight
+        put_grad(grad, maybe_convert_to_dtype(of_grad, grad.dtype))
+        put_grad(out, maybe_convert_to_dtype(of_out, out.dtype))
+        return result
+
+    register_grad(backward, rule)
 
 
 def _register_log_softmax_backward(executor: Executor, backward: Symbol) -> None:
