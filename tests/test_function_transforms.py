@@ -59,3 +59,24 @@ def test_the_report_of_a_function_without_a_cache() -> None:
         ("forward", "softmax"),
         ("backward", "softmax_backward"),
     }
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "_safe_softmax"])
+def test_a_gradient_twice(name, dtype):
+    """Thunder's grad of its grad equals autograd's, for rows with a dead one where the guard makes it zero."""
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 8, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64)
+
+    def f(x, w):
+        return (getattr(torch, name)(x, -1) * w * w).sum()
+
+    leaves = [t.clone().requires_grad_() for t in (x, w)]
+    first = torch.autograd.grad(f(*leaves), leaves, create_graph=True)
+    want = torch.autograd.grad(sum(g.sum() for g in first), leaves)
+    jitted = transforms.grad(transforms.grad(thunder.jit(f, executors=EXECUTORS)))
+    got = jitted(x.to(dtype), w.to(dtype))
+    assert len(got) == 2
+    for g, e in zip(got, want, strict=True):
+        torch.testing.assert_close(g, e.to(dtype), rtol=1e-12 if dtype == torch.float64 else 1e-3, atol=1e-5)
+    assert f"_{name.removeprefix('_')}_backward" in str(thunder.last_traces(jitted)[-1])

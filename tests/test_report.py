@@ -81,11 +81,34 @@ def test_text_json_html(explained):
 
 def test_what_nobody_claims_says_why():
     x = torch.randn(2, 8, dtype=torch.float32)
-    jitted = jit(lambda x: torch.softmax(x, -1), executors=EXECUTORS[:1])
+    jitted = jit(lambda x: torch._safe_softmax(x, -1), executors=EXECUTORS[:1], safe_softmax_aclnn_fallback=False)
     jitted(x)
     (row,) = thunder_npu.explain(jitted).rows
-    assert (row["symbol"], row["executor"], row["path"]) == ("softmax", "torch", "cpu")
-    assert row["reason"] == "aclnn: width 8 ≤ softmax_aclnn_max_fuse_numel=256"
+    assert (row["symbol"], row["executor"], row["path"]) == ("_safe_softmax", "torch", "cpu")
+    assert row["reason"] == "aclnn: safe_softmax_aclnn_fallback=False leaves _safe_softmax to ATen"
+
+
+def test_the_report_reads_a_trace_once(monkeypatch):
+    """Its cost grows with the trace: one graph a trace, and of every symbol one reading, however many regions."""
+    from thunder_npu.executors import fusion, graph
+
+    def chain(x):
+        for _ in range(6):
+            x = torch.matmul(torch.softmax(x * 0.5, -1), x)
+        return x
+
+    jitted = jit(chain)
+    jitted(torch.randn(8, 8, requires_grad=True)).sum().backward()
+    graphs, readings = [], []
+    monkeypatch.setattr(fusion, "Graph", lambda *a: graphs.append(a) or graph.Graph(*a))
+    original = graph.Graph._read
+    monkeypatch.setattr(graph.Graph, "_read", lambda self, i: readings.append((id(self), i)) or original(self, i))
+    regions = thunder_npu.explain(jitted).regions
+    assert len(regions) == 12
+    assert len(graphs) == 2
+    assert len(readings) == len(set(readings))
+    forward = [r for r in regions if "softmax_backward" not in " ".join(r["symbols"])]
+    assert all(r["ends"] == ("matmul is not an operation on rows",) for r in forward)
 
 
 @pytest.mark.parametrize(
