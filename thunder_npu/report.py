@@ -20,6 +20,7 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_npu import routing
+from thunder_npu.executors.attention import describe as describe_attention
 from thunder_npu.executors.fusion import RegionInfo, regions
 from thunder_npu.executors.softmax_family import describe, routing_options
 from thunder_npu.transforms import Decision, decisions
@@ -223,7 +224,11 @@ def _why(
     if forward not in routing.OPS:
         decided = [tag.reason for tag in bsym.tags if isinstance(tag, Decision)]
         operands = [p.name for p in bsym.flat_proxy_args]
-        if decided or op == "attention":
+        if forward == "attention":
+            attention = describe_attention(*bsym.args[:6])
+            claim = None if attention is None else routing.claim_attention(attention).reason
+            return None, "; ".join([*decided, *([claim] if claim and op == forward else [])])
+        if decided:
             return None, "; ".join(decided)
         return None, "different tensors" if len(set(operands)) == len(operands) else "no RepeatCat has looked at it"
     data = thunder.compile_data(function)

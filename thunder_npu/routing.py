@@ -24,6 +24,8 @@ OPS = ("softmax", "log_softmax", "safe_softmax")
 ACLNN_MAX_RANK = 8
 # aclnnSoftmaxBackward lists no DOUBLE although the forward does: a float64 softmax given to aclnn could not be trained.
 ACLNN_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+# Elements of a head up to which eager torch_npu 2.9 gives an attention to aclnnFlashAttentionScore.
+ATTENTION_MAX_HEAD = 512
 # A row wider than this fits no tile of a fused region on a GPU (kernels/plan.py): there a softmax stands alone.
 CUDA_FUSED_WIDTH = 16384
 # Thunder's fusion executors that take a softmax whole. (nvFuser takes the operations it decomposes into.)
@@ -55,6 +57,26 @@ class Softmax:
     result_dtype: torch.dtype
     device: str
     executors: tuple[str, ...] = OURS
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What routing knows of one scaled_dot_product_attention.
+
+    Attributes:
+        shapes, dtypes: of query, key and value.
+        mask_shape, mask_dtype: of attn_mask; None without one.
+        dropout_p, is_causal: as they were given.
+        device: device type of all tensors, "several" if they differ.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+    mask_shape: tuple[int, ...] | None
+    mask_dtype: torch.dtype | None
+    dropout_p: float
+    is_causal: bool
+    device: str
 
 
 @dataclass(frozen=True)
@@ -159,6 +181,39 @@ def _triton_ascend(softmax: Softmax, options: Options) -> Claim:
     if softmax.device == "cuda" and fuser and softmax.op != "safe_softmax" and (width or 0) > CUDA_FUSED_WIDTH:
         return Claim(False, f"width {width} fits no tile, so it would stand alone here; {fuser} fuses its neighbours")
     return Claim(True, "rows of any width")
+
+
+def claim_attention(attention: Attention) -> Claim:
+    """Whether aclnn takes an attention: where eager torch_npu 2.9 runs it as one aclnnFlashAttentionScore.
+
+    Seen by what eager launches (tests/virtual_npu/test_attention.py compares the two); two cases that eager gives to
+    the operator, which then refuses them, are left out: an axis of length zero, dropout of everything.
+    """
+    (query, key, value), mask = attention.shapes, attention.mask_shape
+    if attention.device != "npu":
+        return Claim(False, f"aclnn runs attention on npu tensors, these are on {attention.device}")
+    if any(len(shape) != 4 for shape in attention.shapes):
+        return Claim(False, f"CANN's attention takes [B, N, S, D], the query has {len(query)} axes")
+    if len(set(attention.dtypes)) > 1 or attention.dtypes[0] not in ACLNN_DTYPES:
+        return Claim(False, f"CANN's attention has no {' and '.join(sorted({_name(t) for t in attention.dtypes}))}")
+    if not query[:2] == key[:2] == value[:2] or key[2] != value[2] or query[3] != key[3]:
+        return Claim(False, f"query {query}, key {key} and value {value} do not fit without broadcasting")
+    if 0 in (*query, *key, *value):
+        return Claim(False, "an empty tensor has nothing to compute")
+    if max(query[3], value[3]) > ATTENTION_MAX_HEAD:
+        return Claim(False, f"heads of {query[3]} elements, CANN's attention takes at most {ATTENTION_MAX_HEAD}")
+    if not 0 <= attention.dropout_p < 1:
+        return Claim(False, f"dropout_p={attention.dropout_p} keeps nothing")
+    if mask is not None:
+        if attention.is_causal:
+            return Claim(False, "is_causal and a mask exclude each other")
+        if attention.mask_dtype != torch.bool:
+            assert attention.mask_dtype is not None
+            return Claim(False, f"a mask of {_name(attention.mask_dtype)} is added, CANN's attention takes a bool one")
+        full = (query[0], query[1], query[2], key[2])
+        if len(mask) not in (2, 4) or any(m not in (1, n) for m, n in zip(mask, full[-len(mask) :], strict=True)):
+            return Claim(False, f"CANN's attention takes masks of 2 or 4 axes for {full}, this one is {mask}")
+    return Claim(True, "one aclnnFlashAttentionScore, as eager's")
 
 
 def fuser_behind(executors: Sequence[str]) -> str | None:

@@ -1,10 +1,10 @@
-"""The executor "aclnn": wide rows and log_softmax go to CANN's aclnn operators through torch_npu."""
+"""The executor "aclnn": wide rows, log_softmax and attention go to CANN's aclnn operators through torch_npu."""
 
 from __future__ import annotations
 
 from thunder.extend import OperatorExecutor, register_executor
 
-from thunder_npu.executors import aten
+from thunder_npu.executors import aten, attention
 from thunder_npu.executors.softmax_family import Implementation, register
 
 aclnn_ex = OperatorExecutor("aclnn")
@@ -17,3 +17,4 @@ register(
         "safe_softmax": Implementation(aten.safe_softmax, aten.softmax_backward),
     },
 )
+attention.register(aclnn_ex)

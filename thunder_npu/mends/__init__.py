@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from thunder.extend import Executor
 
-from thunder_npu.mends import copying, functional
+from thunder_npu.mends import copying, defaults, functional
 from thunder_npu.mends.mend import Mend
 
-GLOBAL: tuple[Mend, ...] = (copying.COPY, functional.FUNCTORCH)
+GLOBAL: tuple[Mend, ...] = (copying.COPY, functional.FUNCTORCH, defaults.DEFAULTS)
 OWNED: tuple[Mend, ...] = ()
 
 

@@ -336,12 +336,35 @@ class SafeSoftmax(Rewrite):
         return None
 
 
+def _attention_of_groups(
+    query: TensorProxy,
+    key: TensorProxy,
+    value: TensorProxy,
+    attn_mask: TensorProxy | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> TensorProxy:
+    """torch.nn.functional.scaled_dot_product_attention. Thunder 0.2.6 does not know ``enable_gqa``.
+
+    Heads of key and value, fewer than those of the query, are repeated for the queries of their group.
+    """
+    if enable_gqa:
+        key, value = (
+            t if t.shape[-3] == query.shape[-3] else ltorch.repeat_interleave(t, query.shape[-3] // t.shape[-3], -3)
+            for t in (key, value)
+        )
+    return ltorch.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+
+
 def register(executor: Executor) -> None:
     """Lets ``executor`` recognise guards while a function is traced: what :class:`SafeSoftmax` does, by itself."""
     for symbol, spellings in (
         (ltorch.where, (torch.where,)),
         (ltorch.masked_fill, (torch.masked_fill, torch.Tensor.masked_fill)),
         (safe_softmax, _SPELLINGS),
-        (ltorch.scaled_dot_product_attention, (torch.nn.functional.scaled_dot_product_attention,)),
     ):
         register_lookaside(executor, (*spellings, symbol), symbol, SafeSoftmax)
+    attentions = (torch.nn.functional.scaled_dot_product_attention, ltorch.scaled_dot_product_attention)
+    register_lookaside(executor, attentions, _attention_of_groups, SafeSoftmax)
