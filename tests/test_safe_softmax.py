@@ -398,3 +398,19 @@ def test_executors_backward_symbol():
     jitted = jit_with_executors(GUARDS["masked_fill"])
     run(jitted, x, cotangent=COTANGENT)
     assert [s for s in backward_symbols(jitted) if "softmax" in s] == ["triton_ascend_safe_softmax_backward"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_of_groups(training, masked):
+    """enable_gqa, unknown to Thunder 0.2.6: queries of a group share their heads of key and value."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+    mask = torch.rand(5, 7) < 0.7 if masked else None
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True, scale=0.2)
+
+    inputs = [t.requires_grad_(training) for t in (q, k, v)]
+    got, want = run(jit_with_executors(f), *inputs), run(f, *inputs)
+    assert_same(got, want, rtol=1e-5, atol=1e-6)
