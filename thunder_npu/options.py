@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+UNLIMITED = -1
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -102,6 +103,13 @@ OPTIONS: dict[str, Option] = {
             8,
             "last axes of length n with 1 < n < this count as short for realize_tail_bcast",
             minimum=0,
+        ),
+        Option("fusion", True, "fuse what stands beside a narrow softmax into regions; False: each operator alone"),
+        Option(
+            "fusion_fuel",
+            UNLIMITED,
+            "stop after this many regions, forward first, to find the one that makes a number wrong; -1: no limit",
+            minimum=UNLIMITED,
         ),
         Option(
             "fusion_float32_inside",

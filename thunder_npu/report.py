@@ -19,7 +19,7 @@ from rich.table import Table
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_npu import routing
+from thunder_npu import options, routing
 from thunder_npu.executors.attention import describe as describe_attention
 from thunder_npu.executors.fusion import RegionInfo, regions
 from thunder_npu.executors.softmax_family import describe, routing_options
@@ -66,6 +66,8 @@ class Report:
     symbols: list[Row] = field(default_factory=list)
     fused: list[RegionInfo] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Options that leave regions out, as ``name=value: meaning``."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -83,8 +85,8 @@ class Report:
         return [asdict(decision) for decision in self.decisions]
 
     def to_json(self) -> str:
-        """Rows, regions and rewrites as a JSON object of three lists."""
-        found = {"rows": self.rows, "regions": self.regions, "rewrites": self.rewrites}
+        """Rows, regions, rewrites and notes as a JSON object of four lists."""
+        found = {"rows": self.rows, "regions": self.regions, "rewrites": self.rewrites, "notes": self.notes}
         return json.dumps(found, indent=1, default=str)
 
     def to_html(self) -> str:
@@ -125,6 +127,8 @@ class Report:
             for d in self.decisions:
                 table.add_row(d.transform, "yes" if d.done else "no", d.line, d.reason)
             console.print(table)
+        for note in self.notes:
+            console.print(note)
         return console
 
 
@@ -139,15 +143,20 @@ def explain(compiled: Callable[..., Any]) -> Report:
     symbols: list[Row] = []
     fused: list[RegionInfo] = []
     rewrites: list[Decision] = []
+    notes: dict[str, None] = {}
     for index, function in enumerate(_compiled_functions(compiled)):
         rewrites += decisions(function)
+        for name in ("fusion", "fusion_fuel"):
+            value = options.resolve(name, thunder.compile_data(function).compile_options)
+            if value != options.OPTIONS[name].default:
+                notes[f"{name}={value}: {options.OPTIONS[name].meaning}"] = None
         for direction, trace in _final_traces(function):
             fused += regions(trace)
             for bsym, region in _flat(trace.bound_symbols):
                 row = _row(function, index, direction, bsym, region)
                 if row is not None:
                     symbols.append(row)
-    return Report(symbols, fused, rewrites)
+    return Report(symbols, fused, rewrites, [*notes])
 
 
 def _compiled_functions(compiled: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -30,11 +30,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import thunder.torch as ltorch
 import torch
 from thunder.core import prims
 from thunder.core.codeutils import SigInfo
+from thunder.core.compile_data import _compile_data
 from thunder.core.devices import to_torch_device
 from thunder.core.proxies import Proxy, TensorProxy, unvariableify, variableify
 from thunder.core.rematerialization import rematerialize
@@ -82,11 +84,15 @@ class TritonAscendExecutor(OperatorExecutor, FusionExecutor):
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """The trace with its regions fused; the trace itself if there is none."""
+        fuel = _fuel_left()
+        if not options.get("fusion") or fuel == 0:
+            return trace
         start = time.perf_counter_ns()
         graph = Graph(trace, self)
-        groups = find_regions(graph)
+        groups = find_regions(graph, fuel)
         if not groups:
             return trace
+        _burn(len(groups))
         fused = from_trace(trace)
         fused.bound_symbols = _schedule(graph, groups, fused)
         fused = self._recompute_softmax(self._rematerialized(dce(fused)))
@@ -447,10 +453,33 @@ def grow_region(graph: Graph, seed: int) -> Growth | None:
     return growth if growth.is_worthwhile else None
 
 
-def find_regions(graph: Graph) -> list[Growth]:
-    """All regions of a trace, in the order of their softmaxes."""
+# For the option fusion_fuel, of each compiled function: its compilations, and the regions made in the last of them.
+_burnt: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+
+
+def _fuel_left() -> int | None:
+    """How many more regions the option fusion_fuel allows in this compilation; None without a limit."""
+    fuel = options.get("fusion_fuel")
+    if fuel == options.UNLIMITED or _compile_data.get()[0] is None:
+        return None
+    data, stats = _compile_data.get()
+    number, used = _burnt.get(data, (-1, 0))
+    return max(0, fuel - (used if number == stats.cache_misses else 0))
+
+
+def _burn(count: int) -> None:
+    data, stats = _compile_data.get()
+    if data is not None:
+        number, used = _burnt.get(data, (-1, 0))
+        _burnt[data] = (stats.cache_misses, count + (used if number == stats.cache_misses else 0))
+
+
+def find_regions(graph: Graph, limit: int | None = None) -> list[Growth]:
+    """All regions of a trace, in the order of their softmaxes; at most ``limit``."""
     regions: list[Growth] = []
     for i in range(len(graph.bsyms)):
+        if limit is not None and len(regions) == limit:
+            break
         if i in graph.region_of or not graph.is_seed(i):
             continue
         growth = grow_region(graph, i)
