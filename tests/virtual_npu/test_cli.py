@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from thunder_npu import cache
 from thunder_npu.virtual_npu import activation, build
 
 # What a user's shell has: nothing of this process's virtual NPU.
@@ -215,8 +216,8 @@ def test_pytest_plugin(tmp_path: Path) -> None:
 
 def test_two_first_uses_at_once(tmp_path: Path) -> None:
     """Both find no libraries in the cache; one builds them, the other waits for it, and both run."""
-    (tmp_path / "virtual_npu").mkdir()
-    (tmp_path / "virtual_npu" / "objects").symlink_to(build._cache() / "objects")  # compiling takes a minute
+    (tmp_path / "virtual_npu").mkdir(mode=0o700)
+    (tmp_path / "virtual_npu" / "objects").symlink_to(cache.path("virtual_npu", "objects"))  # compiling takes a minute
     code = "import torch; print(torch.ones(2, device='npu').sum().item())"
     both = [
         subprocess.Popen(

@@ -197,12 +197,15 @@ def test_a_program_that_is_not_executable_is_copied(monkeypatch: pytest.MonkeyPa
     original.parent.mkdir()
     original.write_text("#!/bin/sh\necho ran\n")
     original.chmod(0o444)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("THUNDER_NPU_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(toolchain, "_binaries", lambda: original.parent)
     path = toolchain.program.__wrapped__("bishengir-opt")
     assert Path(path).is_relative_to(tmp_path / "cache")
     assert subprocess.run([path], capture_output=True, text=True).stdout == "ran\n"
     assert not os.access(original, os.X_OK)
     assert toolchain.program.__wrapped__("bishengir-opt") == path
+    Path(path).write_text("#!/bin/sh\n")  # half of it
+    assert toolchain.program.__wrapped__("bishengir-opt") == path
+    assert Path(path).read_text() == original.read_text()
     with pytest.raises(triton_cpu.ToolchainError, match=r"has no .*bishengir-compile"):
         toolchain.program.__wrapped__("bishengir-compile")

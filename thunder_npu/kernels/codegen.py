@@ -11,17 +11,17 @@ decision.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import copysign, inf, isnan
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
+
+from thunder_npu import cache
 
 from .layout import MAX_OUTER, PER_COLUMN, PER_ROW, SCALAR, TILE, Layout, Strides
 from .plan import Plan, Target, plan_one_pass
@@ -563,31 +563,27 @@ def source(region: Region, variant: Variant) -> tuple[str, tuple[str, ...]]:
 _loaded: dict[Path, Any] = {}
 
 
-def cache_folder() -> Path:
-    """Where generated modules lie: $THUNDER_NPU_CACHE_DIR, else ~/.cache/thunder_npu, each with the folder regions."""
-    root = os.environ.get("THUNDER_NPU_CACHE_DIR") or Path.home() / ".cache" / "thunder_npu"
-    return Path(root) / "regions"
-
-
 def path_of(text: str) -> Path:
-    """The file of a module text."""
-    return cache_folder() / f"region_{hashlib.sha256(text.encode()).hexdigest()[:20]}.py"
+    """The file of a module text, in the folder "regions" of the cache."""
+    return cache.path("regions", f"region_{hashlib.sha256(text.encode()).hexdigest()[:20]}.py")
 
 
 def load(text: str) -> Any:
-    """The kernel of a module text; the same text gives the same kernel."""
+    """The kernel of a module text; the same text gives the same kernel.
+
+    The file is for Triton and for people, who read a kernel's source there; what runs is compiled from `text`.
+
+    Raises:
+        CacheError: the file cannot be written, or its folder is open to others.
+    """
     path = path_of(text)
     if path not in _loaded:
-        if not path.exists() or path.read_text() != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-                file.write(text)
-            os.replace(file.name, path)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        cache.directory("regions")
+        if not path.exists() or path.read_bytes() != text.encode():
+            cache.write(path, text)
+        module = ModuleType(path.stem)
+        module.__file__ = str(path)
+        exec(compile(text, str(path), "exec"), module.__dict__)
         _loaded[path] = getattr(module, KERNEL)
     return _loaded[path]
 

@@ -7,7 +7,6 @@ This module finds torch and torch_npu by their metadata; it never imports them.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -22,6 +21,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from thunder_npu import cache
+
 SOURCES = Path(__file__).parent / "cann"
 CORE = "libvirtual_cann.so"
 CANN_NAMES = ("hccl", "ascendcl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel", "opapi")
@@ -31,25 +32,29 @@ def libraries() -> Path:
     """The directory of the built libraries, building them first if need be (about a minute on two cores).
 
     Raises:
-        RuntimeError: no compiler, a compiler error, or torch and torch_npu do not fit; the message names the remedy.
+        RuntimeError: no compiler, a compiler error, torch and torch_npu that do not fit, or a cache that cannot be used
+            (CacheError); the message names the remedy.
     """
     torch, torch_npu = _package("torch"), _package("torch_npu")
     check_versions()
     compiler = _compiler()
-    target = _cache() / _key(compiler, (Path(__file__), *sorted(SOURCES.iterdir())))
-    if (target / CORE).exists():
+    target = cache.directory("virtual_npu") / _key(compiler, (Path(__file__), *sorted(SOURCES.iterdir())))
+    if _complete(target):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{target}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, and then finds the first one's result
-        if not (target / CORE).exists():
+    with cache.locked(target):  # a second process waits here, and then finds the first one's result
+        if not _complete(target):
             scratch = Path(tempfile.mkdtemp(dir=target.parent))
             try:
                 _build(scratch, compiler, torch, torch_npu)
+                shutil.rmtree(target, ignore_errors=True)  # damaged
                 scratch.rename(target)  # complete or not there at all
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def _complete(target: Path) -> bool:
+    return all(cache.intact(target / name) for name in (CORE, *(f"lib{name}.so" for name in CANN_NAMES)))
 
 
 def check_versions() -> None:
@@ -86,13 +91,6 @@ def _flags() -> tuple[str, ...]:
     return (f"-std=c++{standard}", "-O1", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-w")
 
 
-def _cache() -> Path:
-    base = os.environ.get("THUNDER_NPU_CACHE_DIR")
-    if base:
-        return Path(base) / "virtual_npu"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "thunder_npu" / "virtual_npu"
-
-
 def _key(compiler: str, sources: Iterable[Path]) -> str:
     """Names what is made of these sources by this compiler against the installed torch and torch_npu."""
     path = os.path.realpath(compiler)
@@ -118,16 +116,16 @@ def _build(out: Path, compiler: str, torch: Path, torch_npu: Path) -> None:
     acl = torch_npu / "include" / "third_party" / "acl" / "inc"
     includes = [f"-I{torch / 'include'}", f"-I{acl}", f"-I{acl.parent.parent}"]
     headers = sorted(SOURCES.glob("*.h"))
-    kept = out.parent / "objects"  # a change in one source compiles only that one again
-    kept.mkdir(exist_ok=True)
+    kept = cache.directory("virtual_npu", "objects")  # a change in one source compiles only that one again
 
     def compile_unit(unit: Path) -> Path:
         nonlocal done
         result = kept / f"{unit.stem}-{_key(compiler, (unit, *headers))}.o"
-        if not result.exists():
+        if not cache.intact(result):
             fresh = out / f"{unit.stem}.o"
             _run([compiler, *_flags(), *includes, "-c", str(unit), "-o", str(fresh)])
             fresh.rename(result)
+            cache.seal(result)
         done += 1
         progress(f"compiled {done} of {len(units)} files")
         return result
@@ -137,7 +135,7 @@ def _build(out: Path, compiler: str, torch: Path, torch_npu: Path) -> None:
     with ThreadPoolExecutor(max_workers=min(len(units), os.cpu_count() or 1)) as pool:
         objects = list(pool.map(compile_unit, largest_first))
     stubs = out / "stubs.c"
-    stubs.write_text(_stubs(torch_npu, objects))
+    stubs.write_text(_stubs(torch_npu, objects), encoding="ascii")
     _run([compiler, "-x", "c", "-O1", "-fPIC", "-w", "-c", str(stubs), "-o", str(out / "stubs.o")])
     linked = [str(path) for path in (*objects, out / "stubs.o")]
     torch_libs = torch / "lib"
@@ -148,11 +146,13 @@ def _build(out: Path, compiler: str, torch: Path, torch_npu: Path) -> None:
               f"-L{out}", f"-l:{CORE}", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"])  # fmt: skip
     for path in (out / "stubs.o", stubs):
         path.unlink()
+    for library in list(out.iterdir()):
+        cache.seal(library)
     progress(f"built in {time.monotonic() - started:.0f} s", end="\n")
 
 
 def _run(command: list[str]) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if result.returncode:
         raise RuntimeError(
             f"building the virtual NPU failed (it needs a C++17 compiler and the headers of torch and torch_npu):\n"

@@ -135,7 +135,7 @@ class Recording(Sequence[Event]):
             }
             for event in self._now()
         ]  # fmt: skip
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="utf-8")
 
 
 @contextmanager

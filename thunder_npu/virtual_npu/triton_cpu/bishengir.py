@@ -84,7 +84,7 @@ def plan_buffers(
     def run(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         with tempfile.TemporaryDirectory() as directory:
             result = _compile(command, soc, f"--save-temps={directory}")
-            hivm = Path(directory, "module.hivm.opt.mlir").read_text() if result.returncode == 0 else ""
+            hivm = Path(directory, "module.hivm.opt.mlir").read_text(encoding="utf-8") if result.returncode == 0 else ""
         reports.append(_report(metadata["kernel_name"], soc, result, hivm))
         return result
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from thunder_npu import cache
+
 from .lowering import ENTRY, SERIAL_ENTRY
 from .toolchain import fingerprint, link
 
@@ -43,17 +45,16 @@ _ANY_ADDRESS = 2**63 - 1
 
 @functools.cache
 def _runtime() -> ctypes.CDLL:
-    """The C runtime, built once into Triton's cache; kernels resolve its symbols from the global scope."""
-    from triton.runtime.cache import get_cache_manager
-
-    cache = get_cache_manager(fingerprint())
-    path = cache.get_file("runtime.so")
-    if path is None:
-        with tempfile.TemporaryDirectory() as directory:
-            library = Path(directory, "runtime.so")
-            link(library, Path(__file__).with_name("runtime.c"), options=("-O2", "-std=gnu11"))
-            path = cache.put(library.read_bytes(), "runtime.so", binary=True)
-    runtime = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    """The C runtime, built once into the cache; kernels resolve its symbols from the global scope."""
+    path = cache.directory("triton_cpu") / f"runtime-{fingerprint()}.so"
+    with cache.locked(path):
+        if not cache.intact(path):
+            with tempfile.TemporaryDirectory() as directory:
+                library = Path(directory, "runtime.so")
+                link(library, Path(__file__).with_name("runtime.c"), options=("-O2", "-std=gnu11"))
+                cache.write(path, library.read_bytes())
+            cache.seal(path)
+    runtime = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     runtime.thunder_npu_launch.restype = ctypes.c_int32
     runtime.thunder_npu_launch.argtypes = [
         ctypes.c_void_p,

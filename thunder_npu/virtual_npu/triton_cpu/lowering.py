@@ -109,7 +109,7 @@ def _llvm_dialect(linalg: str) -> str:
     if names := undefined(linalg):
         raise UnsupportedOperationError(f"no CPU implementation of {', '.join(names)}")
     command = [program("bishengir-opt"), "-", f"--pass-pipeline=builtin.module({','.join(_PASSES)})"]
-    result = subprocess.run(command, input=linalg, capture_output=True, text=True)
+    result = subprocess.run(command, input=linalg, capture_output=True, encoding="utf-8")
     if result.returncode:
         raise UnsupportedOperationError(f"bishengir-opt cannot lower this kernel to the CPU:\n{result.stderr.strip()}")
     if leftover := sorted({name for name in _OPERATION.findall(result.stdout) if not name.startswith("llvm.")}):
@@ -157,7 +157,8 @@ def _object(module: str, entry: str, directory: str) -> bytes:
     source = Path(directory, "kernel.llvm.mlir")
     # LLVM's vectoriser asks the target for its widths, and finds the target through the module's triple.
     source.write_text(
-        f'module attributes {{llvm.target_triple = "{triple}"}} {{\n{_body_with_entry(module, entry)}}}\n'
+        f'module attributes {{llvm.target_triple = "{triple}"}} {{\n{_body_with_entry(module, entry)}}}\n',
+        encoding="utf-8",
     )
     context = ir.context()
     ir.load_dialects(context)

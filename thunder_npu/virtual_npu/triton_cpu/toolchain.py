@@ -16,8 +16,9 @@ import shlex
 import shutil
 import stat
 import subprocess
-import tempfile
 from pathlib import Path
+
+from thunder_npu import cache
 
 __all__ = ["ToolchainError", "c_compiler", "check", "fingerprint", "host_cpu", "link", "program"]
 
@@ -76,18 +77,11 @@ def _binaries() -> Path:
 
 
 def _executable_copy(path: Path) -> Path:
-    """A copy of `path` with the executable bit, beside Triton's cache, made once per size and time of the original."""
-    from triton.runtime.cache import default_cache_dir
-
+    """A copy of `path` with the executable bit, in the cache, made once per size and time of the original."""
     status = path.stat()
-    root = Path(os.environ.get("TRITON_CACHE_DIR", "") or default_cache_dir())
-    target = root / "thunder_npu_bin" / f"{path.name}-{status.st_size}-{int(status.st_mtime)}"
-    if not os.access(target, os.X_OK):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy, path.open("rb") as original:
-            shutil.copyfileobj(original, copy)
-        os.chmod(copy.name, stat.S_IRWXU)
-        os.replace(copy.name, target)
+    target = cache.directory("bin") / f"{path.name}-{status.st_size}-{int(status.st_mtime)}"
+    if not os.access(target, os.X_OK) or target.stat().st_size != status.st_size:
+        cache.write(target, path.read_bytes(), mode=stat.S_IRWXU)
     return target
 
 
@@ -108,7 +102,7 @@ def c_compiler() -> tuple[str, ...]:
 def link(output: Path, *inputs: Path, options: tuple[str, ...] = ()) -> None:
     """Compile and link C sources and object files into the shared library `output`."""
     command = [*c_compiler(), "-shared", "-fPIC", *options, *map(str, inputs), "-o", str(output), "-lm", "-lpthread"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if result.returncode:
         raise ToolchainError(f"the C compiler failed: {shlex.join(command)}\n{result.stderr}")
 
@@ -145,7 +139,7 @@ def host_cpu() -> tuple[str, str]:
 
 
 def _cpu_flags() -> list[str]:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("flags"):
             return line.split(":", 1)[1].split()
     return []
