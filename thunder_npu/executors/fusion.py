@@ -309,9 +309,7 @@ class Growth:
             raise Refusal(f"{graph.bsyms[i].sym.name} depends on the region through something outside of it")
 
     def _feeds(self, i: int) -> bool:
-        return any(
-            reader in self.members for p in self.graph.bsyms[i].flat_proxy_outs for reader in self.graph.readers[p.name]
-        )
+        return any(child in self.members for child in self.graph.children[i])
 
     def neighbours(self) -> list[int]:
         """Makers of the region's inputs, last first, then readers of its outputs, first first."""

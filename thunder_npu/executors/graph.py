@@ -38,6 +38,7 @@ class Graph:
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = defaultdict(list)
         self.parents: list[list[int]] = []
+        self.children: list[list[int]] = [[] for _ in self.bsyms]
         self.segment: list[int] = []
         self.region_of: dict[int, int] = {}
         self.members: list[list[int]] = []
@@ -72,6 +73,9 @@ class Graph:
             barriers += in_place
             self.segment.append(barriers)
             barriers += in_place
+        for i, makers in enumerate(self.parents):
+            for p in makers:
+                self.children[p].append(i)
 
     def is_random(self, i: int) -> bool:
         bsym = self.bsyms[i]
@@ -207,32 +211,33 @@ class Graph:
         """Symbol `i` and, if it is free, what it is made of."""
         if not self.is_free(i):
             return {i}
-        return {i}.union(*(self.cone(p) for p in self.parents[i]))
+        return {i}.union(*(self.cone(self.maker[p.name]) for p in self.bsyms[i].flat_proxy_args))
 
     def group(self, i: int) -> Sequence[int]:
         """The symbols that run together with `i`."""
         return self.members[self.region_of[i]] if i in self.region_of else (i,)
 
     def is_convex(self, members: set[int]) -> bool:
-        """Whether no path leaves `members` and comes back, with the regions found so far taken as single symbols."""
-        first, last = min(members), max(members)
-        tainted: set[int] = set()
-        again = True
-        while again:
-            again = False
-            for i in range(first, last + 1):
-                if i in tainted:
-                    continue
-                reached = any(p in tainted or (p in members and i not in members) for p in self.parents[i])
-                if not reached:
-                    continue
-                if i in members:
-                    return False
+        """Whether no path leaves `members` and comes back, with the regions found so far taken as single symbols.
+
+        Regions that are found one after the other, each convex in this sense, cannot depend on each other in a circle:
+        what has none keeps none when a convex set in it becomes one symbol.
+        """
+        # A path goes up in the trace, or from a region's last symbol back to its first. Beyond `last` no region spans
+        # back to it, so that no path returns from there.
+        last = max(members)
+        while (further := max((r[-1] for r in self.members if r[0] <= last), default=last)) > last:
+            last = further
+        seen: set[int] = set()
+        ahead = [c for m in members for c in self.children[m] if c not in members]
+        while ahead:
+            i = ahead.pop()
+            if i in members:
+                return False
+            if i not in seen and i <= last:
                 group = self.group(i)
-                tainted.update(group)
-                if len(group) > 1:
-                    first, last = min(first, *group), max(last, *group)
-                    again = True
+                seen.update(group)
+                ahead += (c for g in group for c in self.children[g])
         return True
 
 
