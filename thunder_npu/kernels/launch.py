@@ -1,4 +1,4 @@
-"""Runs a kernel on tensors: finds the device's target, plans, launches, and names what failed when compiling fails.
+"""Runs a kernel on tensors: finds the device's target, plans, launches, and names the kernel when something fails.
 
 Triton is imported on the first launch, not before: it may be absent. No path here falls back to another implementation.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import subprocess
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ CUDA_NARROW = 8
 
 
 class KernelCompileError(RuntimeError):
-    """A kernel could not be compiled, or its launch was refused; names the kernel, shape, dtypes, device and reason."""
+    """A kernel could not be compiled or loaded; names the kernel, shape, dtypes, device, plan and reason."""
 
 
 def target_of(device: torch.device) -> Target:
@@ -63,6 +63,7 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
 
     Raises:
         KernelCompileError: the kernel does not compile for the device.
+        Exception: whatever the launch itself raises, with a note that names the kernel.
     """
     tensors = (*inputs, output)
     prepared = _prepare(
@@ -84,12 +85,11 @@ def launch(kernel: str, inputs: Sequence[torch.Tensor], output: torch.Tensor, di
     try:
         with _device(output.device):
             prepared.function[(prepared.plan.grid,)](*tensors, *prepared.numbers, **prepared.keywords)
-    except _failures() as error:
+    except Exception as error:
         dtypes = ", ".join(str(t.dtype).removeprefix("torch.") for t in tensors)
-        raise KernelCompileError(
-            f"{kernel} over dim {dim} of {tuple(output.shape)} ({dtypes}) did not compile or launch for "
-            f"{target_of(output.device).name}, with {prepared.plan}: {error}"
-        ) from error
+        what = f"{kernel} over dim {dim} of {tuple(output.shape)} ({dtypes})"
+        rename(error, what, target_of(output.device), prepared.plan)
+        raise
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,31 @@ def _device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return getattr(torch, device.type).device(device)
 
 
-@functools.cache
-def _failures() -> tuple[type[BaseException], ...]:
-    """What Triton's front ends, back ends and drivers raise when they cannot compile or load a kernel."""
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources
+def rename(error: Exception, kernel: str, target: Target, plan: Plan) -> None:
+    """Name `kernel` in an error that its launch raised, and which the caller is about to raise again.
 
-    base = next(c for c in CompilationError.__mro__ if c.__name__ == "TritonError")
-    return (base, OutOfResources, RuntimeError, subprocess.CalledProcessError)
+    An error of the launch itself stays what it is and gets a note (on Python 3.10, which has no notes, a line more in
+    its message).
+
+    Raises:
+        KernelCompileError: in the place of an error of Triton's compiler, or of its loader, which knows the limits of
+            the device.
+    """
+    where = f"for {target.name}, with {plan}"
+    if _in_compiler(error):
+        raise KernelCompileError(f"{kernel} did not compile {where}: {error}") from error
+    note = f"in a launch of {kernel} {where}"
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    elif error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
+
+
+def _in_compiler(error: Exception) -> bool:
+    """Whether an error came out of triton.compiler, where kernels are compiled and loaded.
+
+    The place tells, not the type: passes, back ends and external compilers raise RuntimeError and
+    subprocess.CalledProcessError there, and so does a launch outside of it.
+    """
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__", "").startswith("triton.compiler") for frame in frames)

@@ -13,7 +13,7 @@ import torch
 
 from . import codegen
 from .codegen import Launch
-from .launch import KernelCompileError, _device, _failures, target_of
+from .launch import _device, rename, target_of
 from .plan import Target, ascend_target
 from .region import COLUMN, Region, Tensor
 
@@ -66,10 +66,11 @@ class RegionKernel:
 
         Raises:
             KernelCompileError: the kernel does not compile; the message names the region, its shape and the target.
+            RuntimeError: an input is on another device than the first that is in no host memory.
         """
         device = next((t.device for t in inputs if t.device.type != "cpu"), torch.device("cpu"))
         target = target_of(device)
-        tensors = [t if t.device == device else t.to(device) for t in inputs]
+        tensors = [t if t.device == device else self._moved(n, t, device) for n, t in enumerate(inputs)]
         launch = self.launch_for([t.stride() for t in tensors], target)
         if launch is None:
             tensors = [_in_rows(t, tensor) for t, tensor in zip(tensors, self.region.inputs, strict=True)]
@@ -83,12 +84,20 @@ class RegionKernel:
         try:
             with _device(device):
                 launch.kernel[(plan.grid,)](*arguments, *numbers, ROWS=plan.rows, BLOCK=plan.block, **options)
-        except _failures() as error:
-            raise KernelCompileError(
-                f"{self.name}: the kernel {codegen.path_of(launch.text)} for {self.region.rows} rows of "
-                f"{self.region.width} elements did not compile or launch for {target.name}, with {plan}: {error}"
-            ) from error
+        except Exception as error:
+            rows = f"{self.region.rows} rows of {self.region.width} elements"
+            rename(error, f"{self.name}: the kernel {codegen.path_of(launch.text)} for {rows}", target, plan)
+            raise
         return tuple(outputs)
+
+    def _moved(self, number: int, t: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A 0-d tensor of host memory on the region's device: the one mixture of devices that eager allows."""
+        if t.dim() == 0 and t.device.type == "cpu":
+            return t.to(device)
+        raise RuntimeError(
+            f"{self.name}: input {number} of shape {tuple(t.shape)} is on {t.device} and the region on {device}: "
+            "all inputs have to be on one device, but for 0-d tensors in host memory"
+        )
 
 
 def _row_order(tensor: Tensor) -> list[int]:
