@@ -7,7 +7,7 @@ An option is a keyword of ``thunder.jit`` (a Thunder compile option); behind it 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,3 +144,53 @@ def get(name: str) -> Any:
     from thunder.core.compile_data import get_compile_option
 
     return resolve(name, {name: get_compile_option(name, OPTIONS[name].meaning)})
+
+
+OTHER_VARIABLES = ("CACHE_DIR", "TEST_DEVICE")
+"""What stands behind ``THUNDER_NPU_`` in environment variables that are no options: of the cache, of the tests."""
+
+# Thunder's own options that begin with the name of one of ours.
+_THUNDERS = frozenset({"fusion_type"})
+
+
+def check_all(compile_options: Mapping[str, Any]) -> None:
+    """Refuse what would otherwise be ignored or found late: misspelt names and wrong values.
+
+    A compile option is taken for a misspelt one of ours if one name begins with the other, or if they differ by at most
+    two insertions, deletions or replacements of a letter; so are environment variables that begin with
+    ``THUNDER_NPU_``. Any other name is somebody else's.
+
+    Raises:
+        TypeError: a misspelt compile option, with the nearest name; or a value of another type than its option's.
+        ValueError: a misspelt environment variable, with the nearest name; or a value out of its option's range.
+    """
+    for given in compile_options:
+        if given not in OPTIONS and given not in _THUNDERS and (name := nearest(given, OPTIONS)):
+            raise TypeError(f"thunder.jit got an unknown compile option {given!r}: did you mean {name!r}?")
+    variables = {o.env for o in OPTIONS.values()} | {f"THUNDER_NPU_{name}" for name in OTHER_VARIABLES}
+    for given in os.environ:
+        if given.startswith("THUNDER_NPU_") and given not in variables and (name := nearest(given, variables)):
+            raise ValueError(f"unknown environment variable {given}: did you mean {name}?")
+    for name in OPTIONS:
+        resolve(name, compile_options)
+
+
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """The name that ``given`` is most likely a misspelling of, whatever the case of its letters; None if of none."""
+    near = {}
+    for name in names:
+        one, other = given.lower(), name.lower()
+        distance = _edit_distance(one, other)
+        if one.startswith(other) or other.startswith(one) or distance <= 2:
+            near[name] = distance
+    return min(near, key=lambda name: (near[name], name), default=None)
+
+
+def _edit_distance(one: str, other: str) -> int:
+    """Levenshtein's distance."""
+    row = [*range(len(other) + 1)]
+    for i, a in enumerate(one, 1):
+        diagonal, row[0] = row[0], i
+        for j, b in enumerate(other, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (a != b))
+    return row[-1]

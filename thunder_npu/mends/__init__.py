@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from thunder.extend import Executor
 
-from thunder_npu.mends import copying, defaults, functional
+from thunder_npu.mends import copying, defaults, functional, spelling
 from thunder_npu.mends.mend import Mend
 
-GLOBAL: tuple[Mend, ...] = (copying.COPY, functional.FUNCTORCH, defaults.DEFAULTS)
+GLOBAL: tuple[Mend, ...] = (copying.COPY, functional.FUNCTORCH, defaults.DEFAULTS, spelling.SPELLING)
 OWNED: tuple[Mend, ...] = ()
 
 
