@@ -8,7 +8,7 @@ export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
 CPU_TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 tests --ignore=tests/virtual_npu
 NPU := $(PY) -W ignore -m thunder_npu.virtual_npu
 
-.PHONY: setup demo test quick lint bench clean
+.PHONY: setup demo test quick thunder-suite lint bench clean
 setup: $(VENV)/ready
 
 $(VENV)/ready: requirements/dev.txt pyproject.toml
@@ -27,6 +27,10 @@ test: lint
 
 quick: lint
 	$(CPU_TESTS) -m "not slow"
+
+# Thunder's own tests of its operators, with our executors in front: hours on two cores (run.py's docstring: what to install)
+thunder-suite: setup
+	$(PY) tests/thunder_suite/run.py test_ops test_grad
 
 lint: setup
 	$(VENV)/bin/ruff check .
