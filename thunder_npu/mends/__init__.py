@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from thunder.extend import Executor
 
-from thunder_npu.mends import copying, defaults, functional, spelling
+from thunder_npu.mends import copying, defaults, factories, functional, outputs, spelling
 from thunder_npu.mends.mend import Mend
 
-GLOBAL: tuple[Mend, ...] = (copying.COPY, functional.FUNCTORCH, defaults.DEFAULTS, spelling.SPELLING)
-OWNED: tuple[Mend, ...] = ()
+GLOBAL: tuple[Mend, ...] = (
+    copying.COPY,
+    functional.FUNCTORCH,
+    defaults.DEFAULTS,
+    spelling.SPELLING,
+    factories.DATA,
+    outputs.OUTPUTS,
+)
+OWNED: tuple[Mend, ...] = (factories.EYE,)
 
 
 def install() -> None:
