@@ -5,9 +5,15 @@ from __future__ import annotations
 from thunder.extend import OperatorExecutor, register_executor
 
 from thunder_npu.executors import aten, attention
+from thunder_npu.executors.gradient_rules import GradientRules
 from thunder_npu.executors.softmax_family import Implementation, register
 
-aclnn_ex = OperatorExecutor("aclnn")
+
+class AclnnExecutor(GradientRules, OperatorExecutor):
+    """Claims single symbols."""
+
+
+aclnn_ex = AclnnExecutor("aclnn")
 register_executor(aclnn_ex)
 register(
     aclnn_ex,

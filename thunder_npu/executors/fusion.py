@@ -48,6 +48,7 @@ from thunder.executors.torchex import ex as torch_ex
 from thunder.extend import FusionExecutor, OperatorExecutor
 
 from thunder_npu import options
+from thunder_npu.executors.gradient_rules import GradientRules
 from thunder_npu.executors.graph import HOUSEKEEPING, SEEDS, Graph, changed_in_place
 from thunder_npu.executors.lowering import IN_MEMORY, Lowered, Lowering, Refusal, Step, steps, torch_dtype
 from thunder_npu.kernels import codegen, target_of
@@ -57,7 +58,7 @@ from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel
 FUSION_NAME = "TritonAscend"
 
 
-class TritonAscendExecutor(OperatorExecutor, FusionExecutor):
+class TritonAscendExecutor(GradientRules, OperatorExecutor, FusionExecutor):
     """Claims single symbols as an operator executor does, then fuses around them."""
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from thunder.extend import Executor
 
-from thunder_npu.mends import copying, defaults, factories, functional, outputs, spelling
+from thunder_npu.mends import copying, defaults, factories, functional, gradients, losses, operators, outputs, spelling
 from thunder_npu.mends.mend import Mend
 
 GLOBAL: tuple[Mend, ...] = (
+    operators.MOD,
     copying.COPY,
     functional.FUNCTORCH,
     defaults.DEFAULTS,
@@ -21,7 +22,7 @@ GLOBAL: tuple[Mend, ...] = (
     factories.DATA,
     outputs.OUTPUTS,
 )
-OWNED: tuple[Mend, ...] = (factories.EYE,)
+OWNED: tuple[Mend, ...] = (factories.EYE, losses.LOSSES, losses.NUMBERS, gradients.GRADIENTS)
 
 
 def install() -> None:
