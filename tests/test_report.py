@@ -149,8 +149,15 @@ def test_symbolic_widths():
     jitted(torch.randn(2, 999))
     (row,) = thunder_npu.explain(jitted).rows
     assert row["width"] is None
-    assert "symbolic" in row["reason"]
+    assert row["executor"] == "aclnn"
+    assert row["reason"].startswith("width 999 of the traced call (symbolic) > softmax_aclnn_max_fuse_numel=256")
+    assert row["reason"].endswith("a call on the other side is traced anew")
     assert row["shape"] == ("i0", "i1")
+    jitted = jit(lambda x: torch.softmax(torch.cat((x, x + 1.0), -1), -1), cache="symbolic values")
+    jitted(torch.randn(2, 999))
+    (row,) = [r for r in thunder_npu.explain(jitted).rows if r["op"] == "softmax"]
+    assert "width 1998 of the traced call (symbolic)" in row["reason"]
+    assert "traced anew" not in row["reason"]
 
 
 def test_text_is_no_markup():

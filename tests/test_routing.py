@@ -3,7 +3,9 @@
 import dataclasses
 
 import pytest
+import thunder
 import torch
+import torch.nn.functional as F
 from traces import assert_same, backward_symbols, forward_symbols, jit, run
 
 import thunder_npu
@@ -146,12 +148,81 @@ def test_log_softmax(options, width, name):
     assert [s for s in backward_symbols(jitted) if "softmax" in s] == [f"{name}_log_softmax_backward"]
 
 
-@pytest.mark.parametrize("width", [3, 50257])
-def test_symbolic_widths_go_to_triton(width):
-    jitted = jit(lambda x: torch.softmax(x, -1), cache="symbolic values")
-    x = torch.randn(2, width)
-    assert_same(jitted(x), torch.softmax(x, -1))
-    assert [s for s in forward_symbols(jitted) if "softmax" in s] == ["triton_ascend_softmax"]
+SYMBOLIC = {
+    "last axis": lambda x: torch.softmax(x, -1),
+    "first axis": lambda x: torch.softmax(x.t(), 0),
+    "scores": lambda x: torch.softmax(x.t() @ x, -1),
+    "safe_softmax": lambda x: torch._safe_softmax(x, -1),
+    "module": torch.nn.Softmax(-1),
+    "twice": lambda x: torch.softmax(torch.softmax(x, -1) * 2.0, -1),
+}
+
+
+def route_of(jitted):
+    """ "aclnn" or "triton_ascend": who runs every softmax of the last call."""
+    (route,) = {s.partition("_softmax")[0].removesuffix("_safe") for s in forward_symbols(jitted) if "softmax" in s}
+    return route
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_a_symbolic_width_keeps_to_its_side_of_the_bound(name, requires_grad):
+    """One trace for each side; what a call of the first width decides holds on that side alone."""
+    jitted = jit(SYMBOLIC[name], cache="symbolic values")
+    for width, misses in ((7, 1), (256, 1), (257, 2), (300, 2), (9, 2), (999, 2)):
+        x = torch.randn(2, width, requires_grad=requires_grad)
+        assert_same(run(jitted, x), run(SYMBOLIC[name], x), rtol=1e-5, atol=1e-6)
+        assert route_of(jitted) == ("aclnn" if width > 256 else "triton_ascend"), width
+        assert thunder.cache_misses(jitted) == misses, width
+
+
+def test_a_symbolic_axis_is_one_axis_for_each_trace():
+    jitted = jit(lambda x, dim: torch.softmax(x, dim), cache="symbolic values")
+    for dim, misses in ((0, 1), (1, 2), (0, 2), (-1, 3)):
+        x = torch.randn(300, 5)
+        assert_same(jitted(x, dim), torch.softmax(x, dim))
+        assert route_of(jitted) == ("aclnn" if dim == 0 else "triton_ascend")
+        assert thunder.cache_misses(jitted) == misses
+
+
+def test_attention_of_symbolic_length_in_training():
+    def fn(x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+    jitted = jit(fn, cache="symbolic values")
+    for length, misses in ((5, 1), (300, 2), (256, 2), (257, 2)):
+        x = torch.randn(1, length, 4, requires_grad=True)
+        assert_same(run(jitted, x), run(fn, x), rtol=1e-4, atol=1e-5)
+        assert route_of(jitted) == ("aclnn" if length > 256 else "triton_ascend")
+        assert thunder.cache_misses(jitted) == misses
+
+
+@pytest.mark.parametrize(
+    ("fn", "options", "route"),
+    [
+        (lambda x: torch.softmax(x, -1), {"softmax_aclnn_max_fuse_numel": 0}, "triton_ascend"),
+        (lambda x: torch.softmax(x, -1), {"executors": [thunder_npu.aclnn_ex]}, "aclnn"),
+        (lambda x: torch.softmax(x, -1), {"executors": [thunder_npu.triton_ascend_ex]}, "triton_ascend"),
+        (lambda x: torch.log_softmax(x, -1), {}, "aclnn_log"),
+        (lambda x: torch.softmax(torch.cat((x, x + 1.0), -1), -1), {}, "triton_ascend"),  # no prologue knows the sum
+    ],
+)
+def test_no_width_is_checked_that_would_not_change_the_route(fn, options, route):
+    jitted = jit(fn, cache="symbolic values", **options)
+    for width in (8, 999):
+        x = torch.randn(2, width)
+        assert_same(jitted(x), fn(x))
+        assert route_of(jitted) == route
+    assert thunder.cache_misses(jitted) == 1
+
+
+def test_the_side_of_a_width():
+    wide = softmax(width=999, device="cpu", symbolic=True)
+    assert routing.side(wide, DEFAULTS) == [(">", 256)]
+    assert routing.side(dataclasses.replace(wide, width=256), DEFAULTS) == [("<=", 256)]
+    assert routing.side(dataclasses.replace(wide, width=None), DEFAULTS) == []
+    assert routing.side(wide, DEFAULTS, ("triton_ascend", "aclnn")) == []
+    assert routing.side(dataclasses.replace(wide, op="log_softmax"), DEFAULTS) == []
 
 
 def test_each_signature_is_routed_anew():

@@ -22,7 +22,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_npu import options, routing
 from thunder_npu.executors.attention import describe as describe_attention
 from thunder_npu.executors.fusion import RegionInfo, regions
-from thunder_npu.executors.softmax_family import describe, routing_options
+from thunder_npu.executors.softmax_family import COMPARE, describe, routing_options
 from thunder_npu.transforms import Decision, decisions
 
 _OURS = re.compile(rf"^({routing.ACLNN}|{routing.TRITON_ASCEND})_(\w+)$")
@@ -218,7 +218,7 @@ def _row(
         shape=tuple(n.name if isinstance(n, NumberProxy) else n for n in a.shape),
         dtype=a.dtype.shortname(),
         device=str(a.device.device_str()),
-        width=None if softmax is None else softmax.width,
+        width=None if softmax is None or softmax.symbolic else softmax.width,
         executor=executor,
         reason=reason,
         path=("reference" if executor in (routing.ACLNN, routing.TRITON_ASCEND) else "cpu") if on_cpu else "device",
@@ -254,4 +254,7 @@ def _why(
     route = routing.route(softmax, options, order)
     if route.executor not in (None, executor):
         return softmax, f"taken before {route.executor} was asked"
+    checked = [b for b in thunder.last_prologue_traces(function)[-1].bound_symbols if b.sym.id == COMPARE.id]
+    if softmax.symbolic and a._shape[dim].name in {b.args[0].name for b in checked}:
+        return softmax, f"{route.reason}; a call on the other side is traced anew"
     return softmax, route.reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -41,12 +41,13 @@ class Softmax:
     Attributes:
         op: one of :data:`OPS`.
         rank: number of axes of the input.
-        width: length of the reduced axis; None if it is symbolic (known at run time only).
+        width: length of the reduced axis; if it is symbolic, that of the call which was traced; None if unknown.
         empty: the input has no elements.
         dtype: dtype of the input.
         result_dtype: dtype of the result (differs from ``dtype`` if the call has ``dtype=``).
         device: device type of the input: "cpu", "cuda", "npu", …
         executors: names of the executors in the list of the compilation, in order.
+        symbolic: the width may be another one in a later call of the same trace.
     """
 
     op: str
@@ -57,6 +58,7 @@ class Softmax:
     result_dtype: torch.dtype
     device: str
     executors: tuple[str, ...] = OURS
+    symbolic: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,19 @@ def route(softmax: Softmax, options: Options, order: Sequence[str] = OURS) -> Ro
     return Route(None, "; ".join(refusals))
 
 
+def side(softmax: Softmax, options: Options, order: Sequence[str] = OURS) -> list[tuple[str, int]]:
+    """What a symbolic width has to keep to for its route to stay: comparisons (">", 256) or ("<=", 256), mostly one.
+
+    Empty where no width would change the route, or where the width of the traced call is unknown.
+    """
+    kept: list[tuple[str, int]] = []
+    for bound in (options.softmax_aclnn_max_fuse_numel, CUDA_FUSED_WIDTH) if softmax.width is not None else ():
+        below, above = (route(replace(softmax, width=n), options, order).executor for n in (bound, bound + 1))
+        if bound and below != above:
+            kept.append(("<=" if (softmax.width or 0) <= bound else ">", bound))
+    return kept
+
+
 def _aclnn(softmax: Softmax, options: Options) -> Claim:
     on_npu = softmax.device == "npu"
     if not on_npu and softmax.device != "cpu":
@@ -141,13 +156,13 @@ def _aclnn(softmax: Softmax, options: Options) -> Claim:
         return Claim(True, "log_softmax_aclnn_fallback=True: log_softmax at every width")
     bound = options.softmax_aclnn_max_fuse_numel
     if softmax.width is None:
-        narrow = "a symbolic width is never wide"
+        narrow = "an unknown width is never wide"
     elif bound == 0:
         narrow = "softmax_aclnn_max_fuse_numel=0: no routing by width"
     elif softmax.width <= bound:
-        narrow = f"width {softmax.width} ≤ softmax_aclnn_max_fuse_numel={bound}"
+        narrow = f"{_width(softmax)} ≤ softmax_aclnn_max_fuse_numel={bound}"
     else:
-        return Claim(True, f"width {softmax.width} > softmax_aclnn_max_fuse_numel={bound}")
+        return Claim(True, f"{_width(softmax)} > softmax_aclnn_max_fuse_numel={bound}")
     nobody = _nobody_for_narrow_rows(softmax, options)
     return Claim(False, narrow) if nobody is None else Claim(True, f"{narrow}, but {nobody}")
 
@@ -179,7 +194,9 @@ def _triton_ascend(softmax: Softmax, options: Options) -> Claim:
             return Claim(False, refusal)
     fuser, width = fuser_behind(softmax.executors), softmax.width
     if softmax.device == "cuda" and fuser and softmax.op != "safe_softmax" and (width or 0) > CUDA_FUSED_WIDTH:
-        return Claim(False, f"width {width} fits no tile, so it would stand alone here; {fuser} fuses its neighbours")
+        return Claim(
+            False, f"{_width(softmax)} fits no tile, so it would stand alone here; {fuser} fuses its neighbours"
+        )
     return Claim(True, "rows of any width")
 
 
@@ -234,6 +251,10 @@ def missing_triton(device: str) -> str | None:
     if importlib.util.find_spec(f"triton.backends.{backend}") is None:
         return f"the installed triton has no {backend} backend; {device} tensors need the package {package}"
     return None
+
+
+def _width(softmax: Softmax) -> str:
+    return f"width {softmax.width}" + (" of the traced call (symbolic)" if softmax.symbolic else "")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -7,6 +7,7 @@ claim is :mod:`thunder_npu.routing`; this module only asks it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,12 +17,13 @@ from typing import Any, NamedTuple
 import thunder.torch as ltorch
 import torch
 import torch.nn.functional as F
+from thunder import clang
 from thunder.clang import maybe_convert_to_dtype
-from thunder.core import dtypes, utils
+from thunder.core import dtypes, prims, utils
 from thunder.core.compile_data import get_compile_data
-from thunder.core.jit_ext import record_source_loc_in_symbol_header
+from thunder.core.jit_ext import get_jit_ctx, record_source_loc_in_symbol_header
 from thunder.core.prims import OpTags
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import get_grad, put_grad, register_grad
 from thunder.extend import Executor
@@ -83,15 +85,45 @@ def describe(
     return routing.Softmax(
         op=op,
         rank=a.ndim,
-        # A symbolic length is a NumberProxy, which compares like a number: only a true int is a width. (Not a.shape:
-        # Thunder records a read of it in the trace when sizes are symbolic.)
-        width=width if type(width) is int else None,
+        # A symbolic length is a NumberProxy with the value that it had in the traced call, if Thunder knows that. (Not
+        # a.shape: Thunder records a read of it in the trace when sizes are symbolic.)
+        width=width.value if isinstance(width, NumberProxy) else width,
         empty=any(type(n) is int and n == 0 for n in a._shape),
         dtype=dtype_in,
         result_dtype=dtype_in if dtype is None else dtypes.to_torch_dtype(dtype),
         device=a.device.type,
         executors=routing.OURS if executors is None else tuple(str(ex.name) for ex in executors),
+        symbolic=isinstance(width, NumberProxy),
     )
+
+
+# Thunder 0.2.6 takes its own comparison out of a prologue as dead code: its result is nothing.
+COMPARE: Symbol = dataclasses.replace(prims.assert_compare, tags=[OpTags.DONT_DCE], _module=prims, _hash=None)
+
+
+def _keep_to_the_side(op: str, a: TensorProxy, dim: int, dtype: Any) -> None:
+    """Lets the prologue check that a symbolic width stays on its side of the bound; else Thunder traces the call anew.
+
+    A width that Thunder computes from others (of a cat, of view(-1)) cannot be asked for in a prologue: it keeps the
+    route of the traced call, which is right at every width.
+    """
+    softmax = describe(op, a, dim, dtype, get_compile_data().executors_list)
+    if softmax is None or not softmax.symbolic or a._shape[dim].history is None:
+        return
+    order = [name for name in softmax.executors if name in routing.OURS]
+    for comparison, bound in routing.side(softmax, routing_options(), order):
+        get_jit_ctx().add_constraint((COMPARE, a._shape[dim], comparison, bound))
+
+
+def _keeping(lookaside: Callable[..., Any], op: str, axis: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., Any]:
+    """A lookaside of another module that keeps to the side too; ``axis`` tells tensor, dim and dtype of its call."""
+
+    @functools.wraps(lookaside)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _keep_to_the_side(op, *axis(*args, **kwargs))
+        return lookaside(*args, **kwargs)
+
+    return call
 
 
 def _takes(executor: str, op: str, a: TensorProxy, /, dim: Any, dtype: Any = None) -> bool:
@@ -123,6 +155,8 @@ def register(executor: Executor, implementations: dict[str, Implementation]) -> 
     _register_log_softmax_backward(executor, executor.opmap[f"{executor.name}_log_softmax_backward"])
     executor._lookasides.update({f: record_source_loc_in_symbol_header(call) for f, call in _SPELLINGS.items()})
     tracing.register(executor)
+    for op, spellings, axis in _ELSEWHERE:
+        executor._lookasides.update({f: _keeping(executor._lookasides[f], op, axis) for f in spellings})
     mends.register(executor)
 
 
@@ -192,12 +226,17 @@ def _register_log_softmax_backward(executor: Executor, backward: Symbol) -> None
 # nn.LogSoftmax and nn.Softmin, dtype by position, torch.special.softmax, an axis of length zero. The executors own
 # lookasides that bring every spelling to Thunder's symbol.
 def _emit(op: str, a: TensorProxy, dim: int, dtype: Any) -> TensorProxy:
+    if isinstance(dim, NumberProxy) and dim.value is not None and dim.history is not None:
+        # With symbolic values an argument or attribute is symbolic too; a kernel is of one axis.
+        get_jit_ctx().add_constraint((clang.check_number_type_and_value, dim, dim.value))
+        dim = dim.value
     if a.ndim == 0:
         utils.canonicalize_dim(1, dim)
     if any(type(n) is int and n == 0 for n in a._shape):
         # Nothing to reduce: an empty result of the right dtype, with storage of its own and a gradient.
         utils.canonicalize_dim(a.ndim, dim)
         return ltorch.clone(a if dtype is None else ltorch.to(a, dtype))
+    _keep_to_the_side(op, a, dim, dtype)
     return SYMBOLS[op](a, dim, dtype=dtype)
 
 
@@ -237,3 +276,8 @@ _SPELLINGS: dict[Callable, Callable] = {
     ),
     F.softmin: _softmin,
 }
+# The same for a softmax that comes from a lookaside of the rewrites: attention's is as wide as there are keys.
+_ELSEWHERE: tuple[tuple[str, tuple[Callable, ...], Callable[..., tuple[Any, Any, Any]]], ...] = (
+    ("safe_softmax", (*safe.SPELLINGS, safe.safe_softmax), lambda input, dim, dtype=None: (input, dim, dtype)),
+    ("softmax", (F.scaled_dot_product_attention,), lambda query, key, *_, **__: (key, -2, None)),
+)

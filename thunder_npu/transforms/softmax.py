@@ -69,10 +69,10 @@ from thunder_npu.transforms.rewrite import (
     same_sizes,
 )
 
-_SPELLINGS = (torch._safe_softmax, torch.ops.aten._safe_softmax, torch.ops.aten._safe_softmax.default)
+SPELLINGS = (torch._safe_softmax, torch.ops.aten._safe_softmax, torch.ops.aten._safe_softmax.default)
 
 
-@ltorch.torchsymbol(*_SPELLINGS, id="torch._safe_softmax")
+@ltorch.torchsymbol(*SPELLINGS, id="torch._safe_softmax")
 def safe_softmax(input: TensorProxy, dim: int, dtype: Any = None) -> TensorProxy:
     """Softmax of ``input`` along ``dim``, zeros in rows that hold only -inf. Shape of ``input``, dtype ``dtype or
     input.dtype``; ``dtype`` is applied before anything is computed. A row with a NaN, or with +inf, is NaN throughout.
@@ -144,7 +144,7 @@ torchex.ex.register_implementation(safe_softmax, execution_transform=_run_by_ate
 register_grad(safe_softmax, safe_softmax_grad)
 # Thunder copies the spellings into the interpreter's table when it is imported; later ones have to be entered by hand.
 _lookaside = ensure_recursive_proxies(interpreter_needs_wrap(record_source_loc_in_symbol_header(safe_softmax)))
-_general_jit_lookaside_map.update(dict.fromkeys((*_SPELLINGS, safe_softmax), _lookaside))
+_general_jit_lookaside_map.update(dict.fromkeys((*SPELLINGS, safe_softmax), _lookaside))
 
 
 # ---- the rule --------------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def register(executor: Executor) -> None:
     for symbol, spellings in (
         (ltorch.where, (torch.where,)),
         (ltorch.masked_fill, (torch.masked_fill, torch.Tensor.masked_fill)),
-        (safe_softmax, _SPELLINGS),
+        (safe_softmax, SPELLINGS),
     ):
         register_lookaside(executor, (*spellings, symbol), symbol, SafeSoftmax)
     attentions = (torch.nn.functional.scaled_dot_product_attention, ltorch.scaled_dot_product_attention)
