@@ -112,6 +112,11 @@ OPTIONS: dict[str, Option] = {
             minimum=UNLIMITED,
         ),
         Option(
+            "thunderfx_npu_inductor",
+            False,
+            "thunderfx gives what Thunder does not take, on an npu, to torch_npu's own Inductor; False: eager runs it",
+        ),
+        Option(
             "fusion_float32_inside",
             False,
             "a fused region keeps intermediate results in float32 where eager rounds them to float16 or bfloat16",

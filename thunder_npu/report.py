@@ -67,7 +67,7 @@ class Report:
     fused: list[RegionInfo] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Options that leave regions out, as ``name=value: meaning``."""
+    """Options that leave regions out, and what thunderfx left to others than Thunder: a sentence each."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -156,7 +156,22 @@ def explain(compiled: Callable[..., Any]) -> Report:
                 row = _row(function, index, direction, bsym, region)
                 if row is not None:
                     symbols.append(row)
-    return Report(symbols, fused, rewrites, [*notes])
+    return Report(symbols, fused, rewrites, [*notes, *_left_outside(compiled)])
+
+
+def _left_outside(compiled: Callable[..., Any]) -> Iterator[str]:
+    """What thunderfx did not give to Thunder: which part of which graph, its operators, who runs it, and why."""
+    backend = getattr(compiled, "_backend", None)
+    for index, info in enumerate(backend.subgraph_infos if backend is not None else ()):
+        if info.split_graph_module is None:
+            continue
+        reasons = dict.fromkeys(reason.info.split(", see exception field")[0] for reason in info.split_reasons or ())
+        for name, piece in info.split_graph_module.named_children():
+            if not name.startswith("inductor"):
+                continue
+            count = sum(node.op.startswith("call") for node in piece.graph.nodes)
+            runner = "eager PyTorch" if isinstance(getattr(piece, "fn", piece), torch.fx.GraphModule) else "Inductor"
+            yield f"graph {index}: {count} operators of {name} run by {runner}, since {'; '.join(reasons)}"
 
 
 def _compiled_functions(compiled: Callable[..., Any]) -> list[Callable[..., Any]]:

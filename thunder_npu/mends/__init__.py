@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from thunder.extend import Executor
 
-from thunder_npu.mends import copying, defaults, factories, functional, gradients, losses, operators, outputs, spelling
+from thunder_npu.mends import (
+    copying,
+    defaults,
+    dynamo,
+    factories,
+    functional,
+    gradients,
+    losses,
+    operators,
+    outputs,
+    spelling,
+    transformers,
+)
 from thunder_npu.mends.mend import Mend
 
 GLOBAL: tuple[Mend, ...] = (
@@ -21,6 +33,8 @@ GLOBAL: tuple[Mend, ...] = (
     spelling.SPELLING,
     factories.DATA,
     outputs.OUTPUTS,
+    dynamo.DYNAMO,
+    transformers.TRANSFORMERS,
 )
 OWNED: tuple[Mend, ...] = (factories.EYE, losses.LOSSES, losses.NUMBERS, gradients.GRADIENTS)
 
