@@ -7,7 +7,7 @@ import thunder
 import torch
 
 import thunder_npu
-from tests.fusion import regions
+from tests.fusion import random_regions, regions
 from thunder_npu.executors import fusion
 from thunder_npu.kernels import codegen
 from thunder_npu.kernels.region import COLUMN, HALF
@@ -522,14 +522,22 @@ def test_the_report_tells_what_a_region_reads_writes_and_why_it_ends():
 
 
 # ---- random ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("first", range(0, 12, 6))
-def test_random_regions(first, ascend):
-    from tests.fusion.random_regions import check as check_case
+WITH_A_REGION = (1, 2, 3, 4, 5, 8, 9, 10, 11)
 
+
+@pytest.mark.parametrize("seed", WITH_A_REGION)
+def test_random_regions(seed, ascend):
     with ascend(), regions.without_bishengir():
-        assert sum(check_case(seed) for seed in range(first, first + 6)) >= 3
+        assert random_regions.check(seed) >= 1
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_no_fault_in_a_random_region_goes_unnoticed(seed):
+    """The comparison itself: a result scaled by 1.05, with two elements swapped or one dropped is refused."""
+    assert not random_regions.missed(seed)
+
+
+# ---- constants ------------------------------------------------------------------------------------------------------
 CONSTANTS = {
     "rounded, then float32": lambda x: torch.softmax(x * torch.full_like(x, 2.7182).bfloat16().float(), -1),
     "half, then float32": lambda x: torch.softmax(x * torch.full_like(x, 2.7182).half().float(), -1),
