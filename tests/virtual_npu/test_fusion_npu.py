@@ -33,7 +33,8 @@ def test_attention_trains_with_one_launch_in_each_direction(name):
         (got_grad,) = torch.autograd.grad(got, x, grad.to("npu"))
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got_grad.cpu(), want_grad, rtol=1e-4, atol=1e-5)
-    assert launches(calls) == ["fused_rows"] * 2
+    backward = "softmax_backward_tiles" if name == "trocr" else "fused_rows"  # a softmax with nothing around it
+    assert launches(calls) == ["fused_rows", backward]
     assert all(region.on_device for region in regions.forward_regions(jitted))
 
 
