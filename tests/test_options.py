@@ -24,7 +24,7 @@ DEFAULTS = {
 @pytest.mark.parametrize(("name", "value"), DEFAULTS.items())
 def test_defaults(name, value, monkeypatch):
     monkeypatch.delenv(options.OPTIONS[name].env, raising=False)
-    assert options.get(name) is value or options.get(name) == value
+    assert options.get(name) == value
     assert type(options.get(name)) is type(value)
 
 

@@ -33,8 +33,8 @@ def test_attention_trains_with_one_launch_in_each_direction(name):
         (got_grad,) = torch.autograd.grad(got, x, grad.to("npu"))
     torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got_grad.cpu(), want_grad, rtol=1e-4, atol=1e-5)
-    assert len(launches(calls)) == 2
-    assert launches(calls)[0] == "fused_rows"
+    backward = "softmax_backward_tiles" if name == "trocr" else "fused_rows"  # a softmax with nothing around it
+    assert launches(calls) == ["fused_rows", backward]
     assert all(region.on_device for region in regions.forward_regions(jitted))
 
 
@@ -44,10 +44,13 @@ def test_dropout_is_drawn_on_the_device_and_fused():
 
     jitted = regions.jit(function)
     x = torch.randn(6, 33, device="npu", requires_grad=True)
-    out = jitted(x)
-    (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
+    with virtual_npu.record() as calls:
+        out = jitted(x)
+        (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
+    assert launches(calls) == ["fused_rows"] * 2
     p = torch.softmax(x.detach().cpu() * 0.5, -1)
     kept = out.detach().cpu() != 0
+    assert 50 <= kept.sum() <= 148, "198 draws at 0.5, seven standard deviations"
     torch.testing.assert_close(out.detach().cpu(), torch.where(kept, 2.0 * p, 0.0), rtol=1e-5, atol=1e-6)
     weighted = torch.where(kept, 2.0, 0.0)
     expected = 0.5 * p * (weighted - (weighted * p).sum(-1, keepdim=True))
@@ -95,6 +98,9 @@ def test_a_kernel_that_does_not_compile_is_an_error_that_names_the_region():
     jitted = thunder.jit(lambda x: torch.softmax(x * 0.25, -1) * 3.0, executors=regions.EXECUTORS)
     with (
         overflowing("fused_rows"),
-        pytest.raises(thunder_npu.kernels.KernelCompileError, match=r"TritonAscend0.*fused_rows|region_"),
+        pytest.raises(
+            thunder_npu.kernels.KernelCompileError,
+            match=r"^TritonAscend0: the kernel .* for 3 rows of 17 elements did not compile",
+        ),
     ):
         jitted(torch.randn(3, 17, device="npu"))
