@@ -11,7 +11,7 @@ NPU := $(PY) -W ignore -m thunder_npu.virtual_npu
 .PHONY: setup demo test quick thunder-suite lint bench clean
 setup: $(VENV)/ready
 
-$(VENV)/ready: requirements/dev.txt pyproject.toml
+$(VENV)/ready: requirements/dev.txt requirements/npu.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --no-deps -r requirements/dev.txt
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
