@@ -106,7 +106,7 @@ def test_the_widest_row_of_a_region_on_a_gpu():
         tensor = Tensor((4, width), torch.bfloat16, ((1, 4), COLUMN))
         nodes = (Node("input", (), torch.bfloat16, 0), Node("softmax", (0,), torch.bfloat16))
         region = Region(4, width, nodes, (tensor,), ((1, tensor),))
-        assert codegen.fits(region, target) is fits
+        assert (codegen.unfit(region, target) is None) is fits
 
 
 WIDTHS = (1, 255, 256, 257, 50257)

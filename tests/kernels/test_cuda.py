@@ -7,6 +7,8 @@ import torch
 
 from thunder_npu import kernels
 from thunder_npu.kernels.launch import launch
+from thunder_npu.kernels.region import COLUMN, Node, Region, Tensor
+from thunder_npu.kernels.region_kernel import RegionKernel
 
 pytestmark = pytest.mark.skipif(os.environ.get("THUNDER_NPU_TEST_DEVICE") != "cuda", reason="needs a GPU")
 WIDTHS = (
@@ -111,3 +113,24 @@ def test_far_end_of_a_tensor_past_2_to_the_31(shape: tuple[int, ...], dim: int, 
         torch.testing.assert_close(ours[-1000:], torch.softmax(x[-1000:], dim))
     else:
         torch.testing.assert_close(ours[..., -64:], torch.softmax(x[..., -64:], dim))
+
+
+@pytest.mark.parametrize("outer", [1, 2])
+def test_far_end_of_a_region_past_2_to_the_31_rows(outer: int, device: str) -> None:
+    """softmax(x · m): with and without an outer axis, over which m repeats."""
+    rows = 2**31 + 2**20
+    places = ((rows, outer) if outer > 1 else None, (1, rows), COLUMN)
+    x = Tensor((outer, rows, 2), torch.bfloat16, places)
+    m = Tensor((1, rows, 2), torch.bfloat16, (None, *places[1:]))
+    nodes = (
+        Node("input", (), torch.bfloat16, 0),
+        Node("input", (), torch.bfloat16, 1),
+        Node("mul", (0, 1), torch.bfloat16),
+        Node("softmax", (2,), torch.bfloat16),
+    )
+    kernel = RegionKernel(Region(outer * rows, 2, nodes, (x, m), ((3, x),)))
+    scores, factors = (torch.randn(t.shape, device=device, dtype=torch.bfloat16) for t in (x, m))
+    (ours,) = kernel(scores, factors)
+    for last in (slice(0, 1000), slice(2**31 - 500, 2**31 + 500), slice(-1000, None)):
+        expected = torch.softmax(scores[:, last] * factors[:, last], -1)
+        torch.testing.assert_close(ours[:, last], expected)

@@ -1,11 +1,21 @@
 """Launch plans: they cover every row, fit the device's memory by the model, and stay within the grid and int32."""
 
+import ast
 import itertools
+import random
+import re
+from collections import Counter
+from math import prod
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thunder_npu import kernels
+from thunder_npu.kernels import codegen
 from thunder_npu.kernels.layout import Layout, row_layout
 from thunder_npu.kernels.plan import (
     BUDGET,
@@ -20,6 +30,8 @@ from thunder_npu.kernels.plan import (
     plan_one_pass,
     rows_per_tile,
 )
+from thunder_npu.kernels.region import COLUMN, Node, Region, Tensor
+from thunder_npu.kernels.region_kernel import RegionKernel
 
 ASCEND = [ascend_target("Ascend910B2", 48), ascend_target("Ascend910B4", 40), ascend_target("Ascend950PR_9599", 72)]
 CUDA = Target("cuda", "NVIDIA H200", 132)
@@ -139,3 +151,128 @@ def test_generated_kernels_are_refused_what_does_not_fit() -> None:
 def test_an_unknown_soc_is_named() -> None:
     with pytest.raises(ValueError, match="Ascend310P3"):
         ascend_target("Ascend310P3", 8)
+
+
+# ---- past 2^31 rows --------------------------------------------------------------------------------------------------
+class Int32:
+    """What `tl` means to the lines that find a tile's rows, on torch's integers, which wrap around as a device's do."""
+
+    int32, int64 = torch.int32, torch.int64
+
+    @staticmethod
+    def minimum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(a, b)
+
+
+def number(value: int) -> torch.Tensor:
+    """A kernel's argument: int32 where the value fits, as Triton passes it."""
+    return torch.tensor(value, dtype=torch.int32 if value < 2**31 else torch.int64)
+
+
+FAR = [2**31 - 2048, 2**31 - 3, 2**31 - 1, 2**31, 2**31 + 2**20]
+
+
+def scaled(rows: int, outer: int, repeats: bool = True) -> tuple[Region, list[tuple[int, ...]]]:
+    """softmax(x · m) of rows of two elements, and strides of x and m: m repeats over an outer axis, or has gaps there."""
+    places = ((rows, outer), (1, rows), COLUMN)
+    x = Tensor((outer, rows, 2), torch.float16, places)
+    m = Tensor((1, rows, 2), torch.float16, (None, *places[1:])) if repeats else x
+    nodes = (
+        Node("input", (), torch.float16, 0),
+        Node("input", (), torch.float16, 1),
+        Node("mul", (0, 1), torch.float16),
+        Node("softmax", (2,), torch.float16),
+    )
+    return Region(outer * rows, 2, nodes, (x, m), ((3, x),)), [(2 * rows, 2, 1), (2 * rows + 2, 2, 1)]
+
+
+@pytest.mark.parametrize("rows", FAR)
+@pytest.mark.parametrize("target", [ASCEND[0], CUDA], ids=lambda t: t.kind)
+def test_a_region_reaches_its_last_rows(rows: int, target: Target) -> None:
+    """The last tile begins ROWS before the end: without outer axes, tile by tile of an outer index, and across them."""
+    counted = set()
+    for outer, repeats in ((1, True), (3, False), (3, True)):
+        launch = codegen.prepare(*scaled(rows, outer, repeats), target)
+        assert launch is not None
+        functions = [f for f in ast.parse(launch.text).body if isinstance(f, ast.FunctionDef)]
+        (function,) = (f for f in functions if f.name == codegen.KERNEL)
+        names = [a.arg for a in function.args.args][3 : 3 + len(launch.sizes)]
+        counted |= {*names} & {"row_tiles", "blocks"}
+        body = function.body if target.kind == "cuda" else function.body[-1].body  # type: ignore[attr-defined]
+        text = [ast.unparse(s) for s in body]
+        found = {"tl": Int32, "ROWS": launch.plan.rows, "tile": number(launch.plan.tiles - 1)}
+        found |= dict(zip(names, map(number, launch.sizes), strict=True))
+        exec("\n".join(line for line in text if line.split(" = ")[0] in ("block", "row")), found)
+        assert found["row"].item() == found["height"].item() - launch.plan.rows
+        assert found["row"].dtype == torch.int64
+    assert counted == {"row_tiles", "blocks"}
+
+
+def test_only_regions_that_far_pay_for_it() -> None:
+    launch = codegen.prepare(*scaled(2**31 - 4096, 3), ASCEND[0])
+    assert launch is not None
+    assert "to(tl.int64) * ROWS" not in launch.text
+
+
+@pytest.mark.parametrize("rows", FAR)
+@pytest.mark.parametrize("outer", [1, 3])
+def test_a_softmax_reaches_its_last_rows(rows: int, outer: int) -> None:
+    """tile_base, whatever the layout's outer axes."""
+    tree = ast.parse(Path(kernels.__file__).with_name("tile_kernels.py").read_text())
+    (base,) = [f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name == "tile_base"]
+    base.decorator_list = []
+    names: dict[str, Any] = {"tl": Int32}
+    for a in base.args.args:
+        a.annotation = None
+    exec(ast.unparse(base), names)
+    for tile_rows in (1, 7, 1024, 2048):
+        row_tiles = -(-rows // tile_rows)
+        tile = number(outer * row_tiles - 1)
+        found = names["tile_base"](tile, number(rows), 1, outer, 0, 0, 2**40, 1, tile_rows, outer > 1)
+        assert found.item() == (outer - 1) * (2**40 if outer > 1 else 0) + rows - tile_rows
+
+
+# ---- what a kernel can address ---------------------------------------------------------------------------------------
+def some_axes(r: random.Random, lengths: list[int], width: int, kept: float = 1.0, permuted: float = 0.0) -> Tensor:
+    """A tensor of rows over `lengths`: each axis there with probability `kept`, in another order with `permuted`."""
+    steps = [prod(lengths[i + 1 :]) for i in range(len(lengths))]
+    axes = [
+        ((step, n), n) if n > 1 and r.random() < kept else (None, 1) for step, n in zip(steps, lengths, strict=True)
+    ]
+    if r.random() < permuted:
+        r.shuffle(axes)
+    return Tensor((*(n for _, n in axes), width), torch.float32, (*(p for p, _ in axes), COLUMN))
+
+
+def test_what_fits_can_be_launched_and_what_does_not_says_why() -> None:
+    """Random tensors over up to six axes: the question asked while a region grows is the launch's."""
+    r = random.Random(0)
+    reasons: Counter[str | None] = Counter()
+    for _ in range(400):
+        lengths = [r.choice((1, 2, 3, 5)) for _ in range(r.randint(1, 6))]
+        width = r.choice((3, 16, 4096, 60000))
+        inputs = (some_axes(r, lengths, width), some_axes(r, lengths, width, 0.6, 0.3))
+        nodes = (
+            Node("input", (), torch.float32, 0),
+            Node("input", (), torch.float32, 1),
+            Node("add", (0, 1), torch.float32),
+            Node("softmax", (2,), torch.float32),
+        )
+        outputs = ((3, some_axes(r, lengths, width)), (2, some_axes(r, lengths, width, 1.0, 0.3)))
+        region = Region(prod(lengths), width, nodes, inputs, outputs)
+        for target in (ASCEND[0], CUDA):
+            reason = codegen.unfit(region, target)
+            reasons[reason] += 1
+            kernel = RegionKernel(region)
+            if reason is None:
+                assert "def fused_rows" in kernel.source(target)
+            else:
+                with pytest.raises(ValueError, match=re.escape(reason)):
+                    kernel.source(target)
+    assert set(reasons) == {
+        None,
+        "its tile would outgrow the unified buffer",
+        "no tile holds its rows",
+        "its tensors agree on no fewer than 5 axes of rows; a kernel walks 4",
+    }
+    assert reasons[None] > 100

@@ -17,6 +17,9 @@ that claimed it (or is still there for the fusion executors behind this one), as
 - a smaller tensor (a mask of [B, 1, 1, S]) that something outside also needs. Constants and arange comparisons are the
   exception: they cost nothing, so every region makes its own from indices and no causal mask is read from memory.
 
+A view inside is relabelling. One that something outside needs stands behind the region once more, of what the region
+reads or writes, so that it shares memory as in eager.
+
 Afterwards Thunder's rematerialisation moves what the backward can recompute cheaply out of the saved tensors, and a
 float32 softmax is computed again rather than saved where what it comes from is smaller (half-type scores).
 """
@@ -49,8 +52,8 @@ from thunder.extend import FusionExecutor, OperatorExecutor
 
 from thunder_npu import options
 from thunder_npu.executors.gradient_rules import GradientRules
-from thunder_npu.executors.graph import HOUSEKEEPING, SEEDS, Graph, changed_in_place
-from thunder_npu.executors.lowering import IN_MEMORY, Lowered, Lowering, Refusal, Step, steps, torch_dtype
+from thunder_npu.executors.graph import HOUSEKEEPING, IN_PLACE, SEEDS, Graph, changed_in_place
+from thunder_npu.executors.lowering import IN_MEMORY, VIEWS, Lowered, Lowering, Refusal, Step, steps, torch_dtype
 from thunder_npu.kernels import codegen, target_of
 from thunder_npu.kernels.region import COLUMN, SOFTMAX, Tensor
 from thunder_npu.kernels.region_kernel import DEFAULT_TARGET, RegionKernel
@@ -113,7 +116,7 @@ class TritonAscendExecutor(GradientRules, OperatorExecutor, FusionExecutor):
                     bsym = self.fuse(_Parts(bsym.args, bsym.output, bsym.subsymbols), _counter(bsym))
                 except Refusal:
                     return trace
-                if not _fits(bsym._call_ctx[bsym.sym.name].lowered):
+                if _unfit(bsym._call_ctx[bsym.sym.name].lowered):
                     return trace
             result.bound_symbols.append(bsym)
         return dce(result)
@@ -168,7 +171,7 @@ class TritonAscendExecutor(GradientRules, OperatorExecutor, FusionExecutor):
             larger = self.fuse(_Parts([*kept, *more], consumer.output, [*inside, *rest]), _counter(consumer))
         except Refusal:
             return None
-        return larger if _fits(larger._call_ctx[larger.sym.name].lowered) else None
+        return None if _unfit(larger._call_ctx[larger.sym.name].lowered) else larger
 
 
 @dataclass(frozen=True)
@@ -357,6 +360,11 @@ class Growth:
                 return
             self.members -= loose
 
+    def shed(self) -> None:
+        """Leaves outside what grew in and costs less there."""
+        self.prune()
+        self.shed_for_short_rows()
+
     def shed_for_short_rows(self) -> None:
         """Leaves the views outside that make a column of a row's values, so that the broadcast can be written out."""
         if not self.has_short_rows:
@@ -395,13 +403,45 @@ class Growth:
     def indices(self) -> list[int]:
         return sorted(self.members | self.free)
 
-    def outputs(self) -> list[TensorProxy]:
+    def views_outside(self) -> list[int]:
+        """Members that are views of other memory and that something outside needs.
+
+        Inside a view is relabelling, and nobody writes it: it is made again behind the region, of what the region
+        writes or reads, and so shares that memory and has the strides that it has without us.
+        """
+        found: set[int] = set()
+        for i in sorted(self.members, reverse=True):
+            if self._shows_memory(i) and self._is_read_by_others(i, found):
+                found.add(i)
+        return sorted(found)
+
+    def _shows_memory(self, i: int) -> bool:
+        """Whether member `i` shows the memory of another tensor, not a value that the region computes."""
+        made = self.graph.steps(i)
+        if self.graph.bsyms[i].sym.name in IN_PLACE or not all(s.op in (*VIEWS.values(), "alias") for s in made):
+            return False
+        # An alias of what the region computes is that result itself, written once.
+        return any(s.op != "alias" for s in made) or any(
+            p not in self.members or self._shows_memory(p) for p in self.graph.parents[i]
+        )
+
+    def _is_read_by_others(self, i: int, views: set[int]) -> bool:
         graph = self.graph
+        return any(
+            reader not in self.members or reader in views
+            for p in graph.bsyms[i].flat_proxy_outs
+            if graph.maker[p.name] == i
+            for reader in graph.readers[p.name]
+        )
+
+    def outputs(self) -> list[TensorProxy]:
+        """What the region writes: what others read, or views outside show."""
+        graph, views = self.graph, set(self.views_outside())
         return [
             p
-            for i in sorted(self.members)
+            for i in sorted(self.members - views)
             for p in graph.bsyms[i].flat_proxy_outs
-            if graph.maker[p.name] == i and any(r not in self.members for r in graph.readers[p.name])
+            if graph.maker[p.name] == i and any(r not in self.members or r in views for r in graph.readers[p.name])
         ]
 
     def lowered(self) -> Lowered:
@@ -414,9 +454,8 @@ class Growth:
             lowered = self.lowered()
         except Refusal as refusal:
             return refusal
-        if not _fits(lowered):
-            return Refusal("its tile would outgrow the unified buffer")
-        return lowered
+        reason = _unfit(lowered)
+        return Refusal(reason) if reason else lowered
 
     @property
     def is_worthwhile(self) -> bool:
@@ -430,25 +469,27 @@ def _is_view(made: Sequence[Step]) -> bool:
     return all(step.is_view for step in made) and any(step.op != "alias" for step in made)
 
 
-def _fits(lowered: Lowered) -> bool:
+def _unfit(lowered: Lowered) -> str | None:
+    """Why the device of the region's tensors has no kernel for it; None if it has."""
     device = next((p.device for p in lowered.inputs if p.device.type != "cpu"), None)
     target = DEFAULT_TARGET if device is None else target_of(to_torch_device(device))
-    return codegen.fits(lowered.region, target)
+    return codegen.unfit(lowered.region, target)
 
 
 def grow_region(graph: Graph, seed: int) -> Growth | None:
     """The region around softmax `seed`; None if nothing can join it."""
     growth = Growth(graph, seed)
     growth.grow(lambda: True)
-    growth.prune()
+    growth.shed()
     if growth.is_worthwhile and isinstance(growth.try_lower(), Refusal):
         # What looked as if it could join, together, cannot: take the neighbours in one by one.
         growth = Growth(graph, seed)
         if isinstance(growth.try_lower(), Refusal):
             return None
         growth.grow(lambda: isinstance(growth.try_lower(), Lowered))
-        growth.prune()
-    growth.shed_for_short_rows()
+        growth.shed()
+        if isinstance(growth.try_lower(), Refusal):  # what is shed changes what is read and written
+            return None
     return growth if growth.is_worthwhile else None
 
 
@@ -536,7 +577,7 @@ def _schedule(graph: Graph, regions: Sequence[Growth], trace: TraceCtx) -> list[
 def _fused(
     graph: Graph, region: Growth, number: int, trace: TraceCtx, written_out: dict[str, TensorProxy]
 ) -> list[BoundSymbol]:
-    """The fused symbol of a region, after the symbols that write short broadcasts out for it."""
+    """The fused symbol of a region, between the symbols that write short broadcasts out for it and its views."""
     bsyms = [graph.bsyms[i] for i in region.indices]
     before: list[BoundSymbol] = []
     swap: dict[Any, TensorProxy] = {}
@@ -556,7 +597,8 @@ def _fused(
     made_inside = {p.name for bsym in bsyms for p in bsym.flat_proxy_outs}
     inputs = {p.name: p for bsym in bsyms for p in bsym.flat_proxy_args if p.name not in made_inside}
     parts = _Parts(list(inputs.values()), region.outputs(), bsyms)
-    return [*before, graph.executor.fuse(parts, number)]
+    views = [graph.bsyms[i] for i in region.views_outside()]
+    return [*before, graph.executor.fuse(parts, number), *views]
 
 
 # ---- what the report tells of a region -------------------------------------------------------------------------------
@@ -594,12 +636,14 @@ def regions(trace: TraceCtx) -> list[RegionInfo]:
 def _opened(trace: TraceCtx, executor: TritonAscendExecutor) -> Graph:
     """The graph of a trace with the symbols of every region in the region's place, each region a group of its own.
 
-    What a backward region computes again has the names of the forward's: of these the first keeps them.
+    What a backward region computes again has the names of the forward's: of these the first keeps them. Of a view that
+    stands both inside and behind a region the one behind does.
     """
     opened = from_trace(trace)
     opened.bound_symbols = []
     groups: list[list[int]] = []
     made: set[str] = set()
+    outside_regions = {p.name for bsym in trace.bound_symbols if not is_region(bsym) for p in bsym.flat_proxy_outs}
     with tracectx(opened):
         for bsym in trace.bound_symbols:
             if bsym.sym.name in HOUSEKEEPING:
@@ -613,8 +657,9 @@ def _opened(trace: TraceCtx, executor: TritonAscendExecutor) -> Graph:
             first = len(opened.bound_symbols)
             for inner in bsym.subsymbols:
                 for p in inner.flat_proxy_outs:
-                    if p.name in made and p.name not in outside and variableify(p) not in again:
-                        again[variableify(p)] = p.replace(name=opened.make_name("again"))
+                    twice = p.name in made or p.name in outside_regions
+                    if twice and p.name not in outside and variableify(p) not in again:
+                        again[variableify(p)] = p.replace(name=f"{p.name}_in_{bsym.sym.name}")
                 opened.bound_symbols.append(inner.from_bsym_swap_proxies(again) if again else inner)
                 made |= {p.name for p in inner.flat_proxy_outs}
             groups.append([*range(first, len(opened.bound_symbols))])

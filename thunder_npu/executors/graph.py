@@ -26,7 +26,7 @@ _VIEW_NAMES = ("unsqueeze", "expand", "reshape", "squeeze", "permute", "transpos
 HOUSEKEEPING = (
     "python_del", "python_return", "unpack_trivial", "unpack_sequence", "clear_mutable_collection",
 )  # fmt: skip
-_IN_PLACE = ("copy_", "update_aliases", "copy_with_setitem")
+IN_PLACE = ("copy_", "update_aliases", "copy_with_setitem")
 
 
 class Graph:
@@ -64,7 +64,7 @@ class Graph:
                 self.maker.setdefault(p.name, i)
             self._note_labels(bsym)
         for i, bsym in enumerate(self.bsyms):
-            in_place = bsym.sym.name in _IN_PLACE or has_tags(bsym, {prims.OpTags.IN_PLACE})
+            in_place = bsym.sym.name in IN_PLACE or has_tags(bsym, {prims.OpTags.IN_PLACE})
             if in_place and self.is_dead_update(i):
                 # Whoever reads the old value does so before.
                 seen = bsym.flat_proxy_args[-1].name
@@ -167,7 +167,7 @@ class Graph:
         bsym = self.bsyms[i]
         if bsym.sym.is_fusion:
             raise Refusal(f"{bsym.sym.name} is a fusion already")
-        if bsym.sym.name in _IN_PLACE and not self.is_dead_update(i):
+        if bsym.sym.name in IN_PLACE and not self.is_dead_update(i):
             raise Refusal(f"{bsym.sym.name} changes a tensor in place that something else sees")
         wrong = [p.name for p in bsym.flat_proxy_args if p.name in self.mistyped]
         wrong += [p.name for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs) if p.name in self.misshaped]
@@ -243,7 +243,7 @@ class Graph:
 
 def changed_in_place(trace: TraceCtx, executor: Executor) -> set[str]:
     """Tensors that may share memory with one that a symbol of the trace (not of a region) updates in place."""
-    updates = [b for b in trace.bound_symbols if b.sym.name in _IN_PLACE or has_tags(b, {prims.OpTags.IN_PLACE})]
+    updates = [b for b in trace.bound_symbols if b.sym.name in IN_PLACE or has_tags(b, {prims.OpTags.IN_PLACE})]
     if not updates:
         return set()
     graph = Graph(trace, executor)

@@ -144,6 +144,7 @@ class Variant:
     masked: bool  # BLOCK exceeds the width
     outer_first: bool  # neighbouring programs take the same rows of neighbouring outer indices
     cuda: bool  # a program per tile, the GPU's half-type arithmetic and fast reciprocal
+    far: bool = False  # the number of a tile's first row may exceed int32 before the last tile is moved back
 
 
 class _Printer:
@@ -492,13 +493,16 @@ class _Printer:
         head = []
         count = ""
         axes = [axis for axis, present in enumerate(variant.outer) if present]
+        own = "tile"
         if axes:
             divide, rest = ("%", "//") if variant.outer_first else ("//", "%")
             count = "blocks" if variant.outer_first else "row_tiles"
             head.append(f"block = tile {divide} {count}")
-            head.append(f"row = tl.minimum((tile {rest} {count}) * ROWS, height - ROWS).to(tl.int64)")
+            own = f"(tile {rest} {count})"
+        if variant.far:
+            head.append(f"row = tl.minimum({own}.to(tl.int64) * ROWS, height - ROWS)")
         else:
-            head += ["row = tl.minimum(tile * ROWS, height - ROWS).to(tl.int64)"]
+            head.append(f"row = tl.minimum({own} * ROWS, height - ROWS).to(tl.int64)")
         for position, axis in reversed([*enumerate(axes)]):
             value = "block" if position == 0 else f"(block % outer{axis}_length)"
             head.append(f"outer{axis} = {value}.to(tl.int64)")
@@ -603,17 +607,28 @@ class Launch:
         return load(self.text)
 
 
-def fits(region: Region, target: Target) -> bool:
-    """Whether a row of the region fits a tile on the target."""
-    return _plan(region, region.rows, 1, target) is not None
+def unfit(region: Region, target: Target) -> str | None:
+    """Why no launch on the target can compute the region, in words; None if one can.
+
+    The question is the launch's own (:func:`addressed`), for inputs that lie in memory as the rows do: whatever strides
+    inputs have, copies of them that lie so can be made.
+    """
+    found = addressed(region, [row_strides(t) for t in region.inputs], target)
+    return found if isinstance(found, str) else None
 
 
 def prepare(region: Region, strides: Sequence[Sequence[int]], target: Target) -> Launch | None:
     """Source, sizes and plan for inputs with these strides (in elements, one entry per dimension).
 
-    None if the strides leave more than three axes beside the rows, or a column stride is neither 0 nor 1: the caller
-    then makes the inputs contiguous, which always works.
+    None if no kernel can address tensors with these strides: the caller then copies the inputs to lie as the rows do,
+    which works for every region that :func:`unfit` has nothing against.
     """
+    found = addressed(region, strides, target)
+    return None if isinstance(found, str) else _bind(region, *found, target)
+
+
+def addressed(region: Region, strides: Sequence[Sequence[int]], target: Target) -> tuple[Layout, Plan] | str:
+    """How a kernel walks the tensors of a region whose inputs have these strides, or why none can, in words."""
     inputs = [region.axis_strides(t.places, s) for t, s in zip(region.inputs, strides, strict=True)]
     outputs = [region.axis_strides(t.places, contiguous(t.shape)) for _, t in region.outputs]
     indices = [
@@ -622,19 +637,25 @@ def prepare(region: Region, strides: Sequence[Sequence[int]], target: Target) ->
         if node.op == "index"
     ]
     if any(s[-1] not in (0, 1) for s in (*inputs, *outputs)):
-        return None
+        return "the elements of a row lie apart in memory"
     shape = (*region.axes, region.width)
     rows = tuple(contiguous(shape))
     # Columns of an index may have any step; the printer multiplies.
     flat = [(*s[:-1], min(1, abs(s[-1]))) for s in (*inputs, *outputs, *indices)]
     layout = _row_layout(shape, [*flat, rows])
     if layout is None:
-        return None
+        return f"its tensors agree on no fewer than {MAX_OUTER + 2} axes of rows; a kernel walks {MAX_OUTER + 1}"
     plan = _plan(region, layout.rows, layout.outer_count, target)
-    if plan is None or any((plan.rows - 1) * abs(s.row) + region.width >= 2**31 for s in layout.tensors):
-        return None
-    return _bind(region, layout, plan, target)
+    if plan is None:
+        return "its tile would outgrow the unified buffer" if target.kind == "ascend" else "no tile holds its rows"
+    if any((plan.rows - 1) * abs(s.row) + region.width >= INT32 for s in layout.tensors):
+        return "the rows of a tile lie 2^31 elements apart"
+    if plan.tiles + plan.grid > INT32:
+        return "it has more than 2^31 tiles"
+    return layout, plan
 
+
+INT32 = 2**31  # numbers from here on do not fit int32
 
 # Rows that a tile wants beside each other; with fewer on the innermost axis the longest takes its place.
 _NEIGHBOURS = 8
@@ -699,6 +720,7 @@ def _bind(region: Region, layout: Layout, plan: Plan, target: Target) -> Launch:
         masked=plan.masked,
         outer_first=any(outer) and _outer_first(region, layout),
         cuda=cuda,
+        far=layout.rows + plan.rows > INT32,
     )
     text, names = source(region, variant)
     by_name: dict[str, int] = {}
@@ -741,3 +763,20 @@ def contiguous(shape: Sequence[int]) -> list[int]:
         strides.append(step)
         step *= n
     return strides[::-1]
+
+
+def row_order(tensor: Tensor) -> list[int]:
+    """The dimensions as the rows have them: most significant digit first, the column last."""
+
+    def position(dimension: int) -> int:
+        place = tensor.places[dimension]
+        return -place[0] if isinstance(place, tuple) else int(place == COLUMN)
+
+    return sorted(range(len(tensor.places)), key=position)
+
+
+def row_strides(tensor: Tensor) -> tuple[int, ...]:
+    """Strides of a tensor that lies in memory as the rows do."""
+    order = row_order(tensor)
+    strides = contiguous([tensor.shape[d] for d in order])
+    return tuple(strides[order.index(d)] for d in range(len(order)))

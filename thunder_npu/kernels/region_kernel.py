@@ -15,7 +15,7 @@ from . import codegen
 from .codegen import Launch
 from .launch import _device, rename, target_of
 from .plan import Target, ascend_target
-from .region import COLUMN, Region, Tensor
+from .region import Region, Tensor
 
 DEFAULT_TARGET = ascend_target("Ascend910B2", 48)
 """What a region has to fit where there is no device to ask: on the reference path of CPU tensors."""
@@ -45,16 +45,16 @@ class RegionKernel:
         """The text of the kernel for inputs that lie in memory as the rows do.
 
         Raises:
-            ValueError: no row of the region fits the target.
+            ValueError: no kernel on the target can compute the region.
         """
         return self._contiguous_launch(target).text
 
     def _contiguous_launch(self, target: Target) -> Launch:
-        launch = self.launch_for([_row_strides(t) for t in self.region.inputs], target)
+        launch = self.launch_for([codegen.row_strides(t) for t in self.region.inputs], target)
         if launch is None:
             raise ValueError(
-                f"{self.name}: rows of {self.region.width} elements with {self.region.live} live tiles have no plan "
-                f"on {target.name}"
+                f"{self.name}: {self.region.rows} rows of {self.region.width} elements with {self.region.live} live "
+                f"tiles have no kernel on {target.name}: {codegen.unfit(self.region, target)}"
             )
         return launch
 
@@ -74,7 +74,7 @@ class RegionKernel:
         launch = self.launch_for([t.stride() for t in tensors], target)
         if launch is None:
             tensors = [_in_rows(t, tensor) for t, tensor in zip(tensors, self.region.inputs, strict=True)]
-            launch = self.launch_for([t.stride() for t in tensors], target) or self._contiguous_launch(target)
+            launch = self._contiguous_launch(target)
         outputs = [torch.empty(t.shape, dtype=t.dtype, device=device) for _, t in self.region.outputs]
         arguments = [_storable(t) for t in (*tensors, *outputs)]
         plan = launch.plan
@@ -100,26 +100,9 @@ class RegionKernel:
         )
 
 
-def _row_order(tensor: Tensor) -> list[int]:
-    """The dimensions as the rows have them: most significant digit first, the column last."""
-
-    def position(dimension: int) -> int:
-        place = tensor.places[dimension]
-        return -place[0] if isinstance(place, tuple) else int(place == COLUMN)
-
-    return sorted(range(len(tensor.places)), key=position)
-
-
-def _row_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides of a tensor that lies in memory as the rows do."""
-    order = _row_order(tensor)
-    strides = codegen.contiguous([tensor.shape[d] for d in order])
-    return tuple(strides[order.index(d)] for d in range(len(order)))
-
-
 def _in_rows(t: torch.Tensor, tensor: Tensor) -> torch.Tensor:
     """A copy (where one is needed) that lies in memory as the rows do, with the same dimensions."""
-    order = _row_order(tensor)
+    order = codegen.row_order(tensor)
     return t.permute(order).contiguous().permute([order.index(d) for d in range(len(order))])
 
 

@@ -101,14 +101,15 @@ def tile_base(tile, rows, o1, o2, s0, s1, s2, row_stride, ROWS: tl.constexpr, OU
     """Offset of a tile's first row, in int64 elements. The last tile of an outer index is moved back to end with it.
 
     OUTER: there are outer axes. Without them a program is spared four integer divisions, which it would wait for.
+    No number but a row's (up to rows + ROWS) exceeds the number of tiles: all others stay in its type.
     """
     if OUTER:
-        row_tiles = tl.cdiv(rows, ROWS)
+        row_tiles = (rows - 1) // ROWS + 1
         outer = tile // row_tiles
-        first = tl.minimum((tile % row_tiles) * ROWS, rows - ROWS).to(tl.int64)
+        first = tl.minimum((tile % row_tiles).to(tl.int64) * ROWS, rows - ROWS)
         i2 = outer % o2
         i1 = (outer // o2) % o1
-        i0 = outer // (o2 * o1)
+        i0 = outer // o2 // o1
         return i0.to(tl.int64) * s0 + i1.to(tl.int64) * s1 + i2.to(tl.int64) * s2 + first * row_stride
     else:
         return tl.minimum(tile.to(tl.int64) * ROWS, rows - ROWS) * row_stride
