@@ -145,6 +145,83 @@ def test_reshapes_of_the_rows_are_relabelling(ascend):
     assert "mul" in inside(jitted)
 
 
+# ---- views that something outside needs ------------------------------------------------------------------------------
+def result_and_view(x):
+    p = torch.softmax(x * 0.5, -1)
+    q = p.view(10, 9)
+    return p, q, q * 2.0
+
+
+def view_of_a_view(x):
+    p = torch.softmax(x * 0.5, -1)
+    q = p.transpose(0, 1)
+    r = q.unsqueeze(0)
+    return q, r * 2.0, r
+
+
+def view_of_the_input(x):
+    v = x.transpose(0, 1)
+    return v, torch.softmax(v * 0.5, -1)
+
+
+def spread_row(x):
+    p = torch.softmax(x * 0.5, -1)
+    m = p.amax(-1, keepdim=True).expand(2, 5, 9)
+    return m, m * p
+
+
+@pytest.mark.parametrize(
+    ("function", "written"),
+    [(result_and_view, 2), (view_of_a_view, 2), (view_of_the_input, 1), (spread_row, 2)],
+)
+def test_a_view_shares_memory_as_in_eager(function, written, ascend):
+    """By the reference path and by the kernels: a view costs no tensor, and shows the same memory as in eager."""
+    x = torch.randn(2, 5, 9)
+    jitted = check(function, x, ascend=ascend)
+    (region,) = regions.forward_regions(jitted)
+    assert len(region.lowered.region.outputs) == written
+
+    def sharing(results):
+        tensors = (x, *results)
+        return [[a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in tensors] for b in tensors]
+
+    def strides(results):
+        return [t.stride() for t in results]
+
+    want = function(x)
+    with ascend(), regions.without_bishengir():
+        by_kernels = jitted(x)
+    for got in (by_kernels, regions.jit(function)(x)):
+        assert sharing(got) == sharing(want)
+    assert strides(by_kernels)[0] == strides(want)[0]
+
+
+def test_a_view_needed_outside_is_in_the_report_once():
+    jitted = regions.jit(result_and_view)
+    jitted(torch.randn(2, 5, 9))
+    (info,) = fusion.regions(thunder.last_traces(jitted)[-1])
+    assert [shape for _, _, shape in info.outputs] == [(2, 5, 9), (10, 9)]
+    assert info.ends == ()
+
+
+@pytest.mark.parametrize("axes", [(2, 3, 2, 3, 2, 3), (3, 2, 2, 2, 3)])
+@pytest.mark.parametrize("order", [None, "reversed", "swapped"])
+def test_more_axes_than_a_kernel_walks(axes, order, ascend):
+    """A mask over every second axis, a result with the axes in another order: not fused, and the report says why."""
+    n = len(axes)
+    dims = {None: [*range(n)], "reversed": [*range(n)][::-1], "swapped": [i ^ 1 if i ^ 1 < n else i for i in range(n)]}
+    permutation = (*dims[order], n)
+
+    def function(x, m):
+        return torch.softmax(x.exp() * 0.5, -1).mul(2.0).add(m).permute(permutation).mul(0.5)
+
+    x, m = torch.randn(*axes, 9), torch.randn(*(n if i % 2 == 0 else 1 for i, n in enumerate(axes)), 9)
+    jitted = check(function, x, m, ascend=ascend)
+    (info,) = fusion.regions(thunder.last_traces(jitted)[-1])
+    assert any("axes of rows; a kernel walks 4" in reason for reason in info.ends), info.ends
+    assert "exp" in info.symbols
+
+
 def test_several_softmaxes_and_outputs(ascend):
     def function(a, b):
         p, q = torch.softmax(a, -1), torch.softmax(b * 2.0, -1)
