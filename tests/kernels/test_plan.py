@@ -173,7 +173,7 @@ FAR = [2**31 - 2048, 2**31 - 3, 2**31 - 1, 2**31, 2**31 + 2**20]
 
 
 def scaled(rows: int, outer: int, repeats: bool = True) -> tuple[Region, list[tuple[int, ...]]]:
-    """softmax(x · m) of rows of two elements, and strides of x and m: m repeats over an outer axis, or has gaps there."""
+    """softmax(x · m) of rows of two elements, and strides: m repeats over an outer axis, or has gaps there."""
     places = ((rows, outer), (1, rows), COLUMN)
     x = Tensor((outer, rows, 2), torch.float16, places)
     m = Tensor((1, rows, 2), torch.float16, (None, *places[1:])) if repeats else x
