@@ -144,9 +144,9 @@ class TritonAscendExecutor(GradientRules, OperatorExecutor, FusionExecutor):
                 larger = self._with_producers_of(p, producer, symbols[i])
                 if larger is not None and changed.isdisjoint(a.name for a in larger.args):
                     rest = [out for out in producer.output if out.name != p.name]
-                    number = _counter(producer)
-                    symbols[maker[p.name]] = self.fuse(_Parts(producer.args, rest, producer.subsymbols), number)
-                    symbols[i] = larger
+                    smaller = self.fuse(_Parts(producer.args, rest, producer.subsymbols), _counter(producer))
+                    if not _unfit(smaller._call_ctx[smaller.sym.name].lowered):
+                        symbols[maker[p.name]], symbols[i] = smaller, larger
         result = from_trace(trace)
         result.bound_symbols = symbols
         return result
