@@ -7,6 +7,8 @@ below are those of ATen (LossNLL.cpp, cross_entropy_loss_label_smoothing).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -83,10 +85,15 @@ def _is_number(a: Any) -> bool:
     return isinstance(a, (Number, NumberProxy)) and not isinstance(a, complex)
 
 
-def _where(condition: TensorProxy, input: Any = None, other: Any = None, **kwargs: Any) -> TensorProxy:
-    """torch.where; two numbers make a tensor of the default dtype (int64, bool, where neither is a float)."""
+def _where(
+    behind: Callable[..., TensorProxy], condition: TensorProxy, input: Any = None, other: Any = None, **kwargs: Any
+) -> TensorProxy:
+    """torch.where; two numbers make a tensor of the default dtype (int64, bool, where neither is a float).
+
+    ``behind`` runs all other calls: the executor's lookaside for guards of a softmax.
+    """
     if not (_is_number(input) and _is_number(other)) or kwargs:
-        return ltorch.where(condition, input, other, **kwargs)
+        return behind(condition, input, other, **kwargs)
     kinds = {pytype(input), pytype(other)}
     dtype = ltorch.get_default_dtype() if float in kinds else torch.int64 if int in kinds else torch.bool
     chosen = ltorch.full(condition.shape, input, device=condition.device, dtype=dtype)
@@ -99,7 +106,10 @@ def _losses(executor: Executor | None) -> None:
 
 
 def _numbers(executor: Executor | None) -> None:
-    register_lookaside(executor, (torch.where, ltorch.where), _where)
+    assert executor is not None
+    for spelling in (torch.where, ltorch.where):
+        behind = executor._lookasides.get(spelling, ltorch.where)
+        register_lookaside(executor, (spelling,), partial(_where, behind))
 
 
 LOSSES = Mend("label smoothing with ignored rows gives another loss, or raises; F.nll_loss ignores -1", _losses)
