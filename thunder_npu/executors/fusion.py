@@ -640,6 +640,7 @@ def _opened(trace: TraceCtx, executor: TritonAscendExecutor) -> Graph:
     stands both inside and behind a region the one behind does.
     """
     opened = from_trace(trace)
+    opened.names = set(opened.names)  # from_trace shares them: a second report would find this one's names taken
     opened.bound_symbols = []
     groups: list[list[int]] = []
     made: set[str] = set()
