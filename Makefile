@@ -8,7 +8,7 @@ export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
 CPU_TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 tests --ignore=tests/virtual_npu
 NPU := $(PY) -W ignore -m thunder_npu.virtual_npu
 
-.PHONY: setup demo test quick thunder-suite lint bench clean
+.PHONY: setup demo test quick mutants thunder-suite lint bench clean
 setup: $(VENV)/ready
 
 $(VENV)/ready: requirements/dev.txt requirements/npu.txt pyproject.toml
@@ -31,6 +31,10 @@ quick: lint
 # Thunder's own tests of its operators, with our executors in front: hours on two cores (run.py's docstring: what to install)
 thunder-suite: setup
 	$(PY) tests/thunder_suite/run.py test_ops test_grad
+
+# Small faults put into the compiler one by one: do the quick tests notice? Half an hour.
+mutants: setup
+	$(PY) -m tests.mutation.run --jobs 2
 
 lint: setup
 	$(VENV)/bin/ruff check .

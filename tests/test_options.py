@@ -114,7 +114,7 @@ def test_what_counts_as_misspelt(given, name):
         options.check_all({given: True})
 
 
-@pytest.mark.parametrize("given", ["repXXX_cat", "softness", "nv_store_fusion_inputs", "cat", "max_fuse_numel"])
+@pytest.mark.parametrize("given", ["repQQQ_cat", "softness", "nv_store_fusion_inputs", "cat", "max_fuse_numel"])
 def test_what_does_not(given):
     options.check_all({given: True})
 

@@ -669,3 +669,11 @@ def test_tiles_and_how_many_are_alive():
         COLUMN in t.places and len(t.shape) == 2 for t in region.inputs
     ]
     assert region.live == 3
+
+
+def test_a_loaded_tile_is_not_counted_among_the_live_ones():
+    """Three tiles wait for the softmax and its exponentials; x waits too, but as a loaded tile."""
+    jitted = regions.jit(lambda x: torch.exp(x) * (torch.abs(x) * (torch.neg(x) * torch.softmax(x * 0.5, -1))))
+    jitted(torch.randn(4, 9))
+    (found,) = regions.forward_regions(jitted)
+    assert found.lowered.region.live == 5

@@ -11,6 +11,7 @@ On the CPU nothing is claimed: there the decomposition runs.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from typing import Any
 
@@ -181,7 +182,7 @@ def register(executor: Executor) -> None:
         f"{name}_backward", meta=_backward_meta, fn=attention_backward, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD]
     )
 
-    def execute(
+    def run(
         query: TensorProxy,
         key: TensorProxy,
         value: TensorProxy,
@@ -190,29 +191,27 @@ def register(executor: Executor) -> None:
         is_causal: bool = False,
         *,
         scale: float | None = None,
-    ) -> TensorProxy:
+    ) -> tuple[tuple[TensorProxy, ...], tuple[Any, ...]]:
+        """What the operator gives, and what it was given."""
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         blocked = _blocked(attn_mask, query, key)
-        return forward(query, key, value, blocked, float(dropout_p), is_causal, scale)[0]
+        return (
+            forward(query, key, value, blocked, float(dropout_p), is_causal, scale),
+            (query, key, value, blocked, float(dropout_p), is_causal, scale),
+        )
 
-    def grad_rule(
-        query: TensorProxy,
-        key: TensorProxy,
-        value: TensorProxy,
-        attn_mask: TensorProxy | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> TensorProxy:
-        scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        blocked = _blocked(attn_mask, query, key)
-        saved = forward(query, key, value, blocked, float(dropout_p), is_causal, scale)
-        grads = backward(get_grad(saved[0]), query, key, value, blocked, saved, float(dropout_p), is_causal, scale)
+    def execute(*args: Any, **kwargs: Any) -> TensorProxy:
+        return run(*args, **kwargs)[0][0]
+
+    def grad_rule(*args: Any, **kwargs: Any) -> TensorProxy:
+        saved, (query, key, value, blocked, *rest) = run(*args, **kwargs)
+        grads = backward(get_grad(saved[0]), query, key, value, blocked, saved, *rest)
         for tensor, grad in zip((query, key, value), grads, strict=True):
             put_grad(tensor, grad)
         return saved[0]
 
+    # Thunder's VJP pairs the arguments of a rule with those of its symbol.
+    grad_rule.__signature__ = inspect.signature(ltorch.scaled_dot_product_attention.meta)  # type: ignore[attr-defined]
     executor.register_implementation(
         ltorch.scaled_dot_product_attention, checker=_takes, execution_transform=execute, grad_transform=grad_rule
     )
