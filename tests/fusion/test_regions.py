@@ -677,3 +677,19 @@ def test_a_loaded_tile_is_not_counted_among_the_live_ones():
     jitted(torch.randn(4, 9))
     (found,) = regions.forward_regions(jitted)
     assert found.lowered.region.live == 5
+
+
+@pytest.mark.parametrize("column", [lambda m: m.float().reshape(2, 6, 1), lambda m: (m * 2).float().view(2, 6, 1) + 1])
+def test_what_is_made_of_a_column_before_it_is_spread_over_short_rows_stays_outside(column, ascend):
+    """What is written out is the column that the rows meet, not one that is still to be cast, computed with or viewed."""
+
+    def function(x, m):
+        return torch.softmax(x * column(m), -1) * 2.0
+
+    x, m = torch.randn(2, 6, 4, requires_grad=True), torch.randn(2, 6, 1).bfloat16()
+    jitted = regions.jit(function)
+    torch.testing.assert_close(jitted(x, m), function(x, m))  # the reference path
+    (region,) = regions.forward_regions(jitted)
+    assert all(COLUMN in t.places for t in region.lowered.region.inputs)
+    regions.use_kernels(jitted)
+    torch.testing.assert_close(jitted(x, m), function(x, m))

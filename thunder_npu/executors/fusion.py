@@ -366,7 +366,10 @@ class Growth:
         self.shed_for_short_rows()
 
     def shed_for_short_rows(self) -> None:
-        """Leaves the views outside that make a column of a row's values, so that the broadcast can be written out."""
+        """Leaves outside what makes a column of a row's values of other columns, so that the broadcast can be written out.
+
+        Inside, it would be made of what is written out, in another shape than its own.
+        """
         if not self.has_short_rows:
             return
         graph = self.graph
@@ -375,7 +378,7 @@ class Growth:
                 i
                 for i in self.members
                 if i != self.seed
-                and all(s.is_view and s.out.ndim and s.out.shape[-1] == 1 for s in graph.steps(i))
+                and all(s.out.ndim and s.out.shape[-1] == 1 for s in graph.steps(i))
                 and not any(p in self.members for p in graph.parents[i])
             }
             if not loose:
