@@ -681,7 +681,7 @@ def test_a_loaded_tile_is_not_counted_among_the_live_ones():
 
 @pytest.mark.parametrize("column", [lambda m: m.float().reshape(2, 6, 1), lambda m: (m * 2).float().view(2, 6, 1) + 1])
 def test_what_is_made_of_a_column_before_it_is_spread_over_short_rows_stays_outside(column, ascend):
-    """What is written out is the column that the rows meet, not one that is still to be cast, computed with or viewed."""
+    """What is written out is the column that the rows meet, not one still to be cast, computed with or viewed."""
 
     def function(x, m):
         return torch.softmax(x * column(m), -1) * 2.0
@@ -691,5 +691,6 @@ def test_what_is_made_of_a_column_before_it_is_spread_over_short_rows_stays_outs
     torch.testing.assert_close(jitted(x, m), function(x, m))  # the reference path
     (region,) = regions.forward_regions(jitted)
     assert all(COLUMN in t.places for t in region.lowered.region.inputs)
-    regions.use_kernels(jitted)
-    torch.testing.assert_close(jitted(x, m), function(x, m))
+    assert regions.use_kernels(jitted) == 1
+    with ascend(), regions.without_bishengir():
+        torch.testing.assert_close(jitted(x, m), function(x, m))

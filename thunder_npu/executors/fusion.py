@@ -366,7 +366,7 @@ class Growth:
         self.shed_for_short_rows()
 
     def shed_for_short_rows(self) -> None:
-        """Leaves outside what makes a column of a row's values of other columns, so that the broadcast can be written out.
+        """Leaves outside what makes a column (a value a row) of other columns: the broadcast can then be written out.
 
         Inside, it would be made of what is written out, in another shape than its own.
         """
