@@ -77,11 +77,20 @@ def test_data_has_the_value_and_no_gradient():
     torch.testing.assert_close(x.grad, x.data * 2, rtol=0, atol=0)
 
 
+def test_the_gradient_that_nothing_reached_of_a_0d_tensor():
+    matrix = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    x, want = (matrix.clone().requires_grad_() for _ in range(2))
+    jit(lambda x: torch.linalg.slogdet(x)[1] * 1)(x).backward()  # no gradient comes for its sign
+    (torch.linalg.slogdet(want)[1] * 1).backward()
+    torch.testing.assert_close(x.grad, want.grad)
+
+
 def test_the_mends_step_aside(monkeypatch):
     assert factories.EYE in mends.OWNED
     assert factories.DATA in mends.GLOBAL
     monkeypatch.setattr(mend, "LAST_TRIED", "0.0.1")
     assert not factories.EYE.needed()
+    assert not factories.ZEROS.needed()
     monkeypatch.undo()
     monkeypatch.setitem(thunder.torch._torch_to_thunder_function_map, torch.eye, object())
     assert not factories.EYE.needed()

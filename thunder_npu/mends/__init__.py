@@ -20,6 +20,7 @@ from thunder_npu.mends import (
     losses,
     operators,
     outputs,
+    results,
     spelling,
     transformers,
 )
@@ -32,11 +33,13 @@ GLOBAL: tuple[Mend, ...] = (
     defaults.DEFAULTS,
     spelling.SPELLING,
     factories.DATA,
+    factories.ZEROS,
     outputs.OUTPUTS,
+    results.PRINTING,
     dynamo.DYNAMO,
     transformers.TRANSFORMERS,
 )
-OWNED: tuple[Mend, ...] = (factories.EYE, losses.LOSSES, losses.NUMBERS, gradients.GRADIENTS)
+OWNED: tuple[Mend, ...] = (factories.EYE, losses.LOSSES, losses.NUMBERS, gradients.GRADIENTS, results.RESULTS)
 
 
 def install() -> None:

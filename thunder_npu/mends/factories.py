@@ -1,17 +1,21 @@
-"""``torch.eye`` and ``Tensor.data``, which Thunder 0.2.6 does not know.
+"""``torch.eye`` and ``Tensor.data``, which Thunder 0.2.6 does not know, and ``torch.zeros`` without axes.
 
 ``torch.eye`` is a lookaside of the executors: a comparison of two ``arange``, all of them symbols that Thunder has.
-``Tensor.data`` is an attribute of Thunder's proxies, which no executor can own.
+``Tensor.data`` is an attribute of Thunder's proxies, which no executor can own. The gradient that nothing reached is
+zeros of its shape, given to ``torch.zeros`` size by size; that of a 0-d tensor then raises ("zeros() received an
+invalid combination of arguments"), as in the backward of ``torch.linalg.slogdet``.
 """
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import thunder.torch as ltorch
 import torch
 from thunder.core.jit_ext import record_source_loc_in_symbol_header
 from thunder.core.proxies import TensorProxy
+from thunder.executors import torchex
 from thunder.extend import Executor
 
 from thunder_npu.mends.mend import Mend, not_newer_than_tried
@@ -62,5 +66,20 @@ def _data_needed() -> bool:
     return not_newer_than_tried() and not hasattr(TensorProxy, "data")
 
 
+def _zeros(executor: Executor | None) -> None:
+    info = torchex.ex.implmap[ltorch.zeros.id]
+    original = info.execution_transform
+    if original is None or getattr(original, "takes_no_axes", False):
+        return
+
+    @wraps(original)
+    def zeros(*shape: Any, **kwargs: Any) -> TensorProxy:
+        return original(*(shape or ((),)), **kwargs)
+
+    zeros.takes_no_axes = True  # type: ignore[attr-defined]
+    info.execution_transform = zeros
+
+
 EYE = Mend("torch.eye raises NotImplementedError", _eye, _eye_needed)
 DATA = Mend("Tensor.data raises AttributeError", _data, _data_needed)
+ZEROS = Mend("the gradient that nothing reached of a 0-d tensor raises in torch.zeros", _zeros)
