@@ -5,6 +5,8 @@ import os
 import torch
 from torch.utils._pytree import tree_map
 
+import thunder_npu
+
 # The right values always come from CPU eager; the inputs of the compiled function lie here.
 DEV = os.environ.get("THUNDER_NPU_TEST_DEVICE", "cpu")
 INF, NAN = float("inf"), float("nan")
@@ -79,3 +81,35 @@ def check_grad(jit, fn, *args, cot=weights, want=None, **tol):
 def R(*shape, dtype=torch.float32, scale=1.0, seed=0, grad=False):
     g = torch.Generator().manual_seed(seed)
     return (torch.randn(*shape, generator=g) * scale).to(dtype).requires_grad_(grad)
+
+
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+# Eager rounds after every operation and its gradients are sums of such results: of half types some ulps are lost.
+TOLERANCE = {F32: dict(rtol=1e-4, atol=1e-5), BF16: dict(rtol=4e-2, atol=2e-2), F16: dict(rtol=5e-3, atol=2e-3)}
+
+
+def check_dtypes(jit, fn, *args, dtypes=(F32, BF16), **tol):
+    """Values and gradients are CPU eager's, for float arguments of each dtype. Returns the last jitted fn."""
+
+    def to(a, dtype):
+        if not isinstance(a, torch.Tensor) or not a.is_floating_point():
+            return a
+        return a.detach().to(dtype).requires_grad_(a.requires_grad)
+
+    for dtype in dtypes:
+        given = tuple(to(a, dtype) for a in args)
+        jitted = jit(fn)
+        for got, want in zip(grads(jitted, given, DEV), grads(fn, given), strict=True):
+            same(got, want, **(tol or TOLERANCE[dtype]))
+    return jitted
+
+
+def softmaxes(jitted):
+    """The symbols that run the softmaxes of the last forward, in a region or alone."""
+    rows = [r for r in thunder_npu.explain(jitted).rows if r["trace"] == "forward" and "softmax" in r["op"]]
+    return sorted(r["symbol"].split(": ")[-1] for r in rows)
+
+
+def fused(jitted):
+    """Names of all symbols inside of the regions."""
+    return {name for region in thunder_npu.explain(jitted).regions for name in region["symbols"]}

@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from report import DEV, INF, NAN, R, check, check_grad, cpu, place, same
+from report import DEV, F32, INF, NAN, R, check, check_dtypes, check_grad, cpu, place, same, softmaxes
 
 
 def mask_bool(q, k, off=0):
@@ -173,3 +173,33 @@ def test_hf_eager_attention_bf16(jit):
         return torch.matmul(w, v).transpose(1, 2).contiguous()
 
     check_grad(jit, fn, q, k, v, m, rtol=3e-2, atol=3e-2)
+
+
+def test_a_0d_tensor_as_the_fill_value(jit):
+    """The value is an argument; the mask is expanded without a copy, so three of its strides are 0.
+
+    Source: pytorch/torchdynamo issue 1619. Right: equal to eager.
+    """
+    x, mask = R(2, 3, 6, 6, grad=True), (torch.arange(12).view(2, 1, 1, 6) % 4 == 1).expand(2, 3, 6, 6)
+    for value in (-1e4, -INF, torch.finfo(torch.float32).min):
+        fn = lambda x, m, v: torch.softmax(x.masked_fill(m, v), -1)
+        jitted = check_dtypes(jit, fn, x, mask, torch.tensor(value), dtypes=(F32,))
+        assert softmaxes(jitted) == ["triton_ascend_softmax"]
+
+
+def test_rows_full_of_minus_10000(jit):
+    """The number is finite, so a row full of it is uniform; then made zero by hand in three ways.
+
+    Source: NVIDIA/apex issue 1311, PR 1243. Right: equal to eager.
+    """
+    x, mask = R(2, 2, 4, 6, grad=True), torch.zeros(2, 1, 4, 6, dtype=torch.bool)
+    mask[0], mask[1, ..., 3:] = True, True
+    for fn in (
+        lambda x, m: torch.softmax((x * 0.7).masked_fill(m, -10000.0), -1),
+        lambda x, m: (
+            torch.softmax((x * 0.7).masked_fill(m, -10000.0), -1) * (1.0 - m.all(-1, keepdim=True).to(x.dtype))
+        ),
+        lambda x, m: torch.where(m.all(-1, keepdim=True), 0.0, torch.softmax((x * 0.7).masked_fill(m, -10000.0), -1)),
+        lambda x, m: torch.softmax((x * 0.7).masked_fill(m, -INF), -1).masked_fill(m, 0.0),
+    ):
+        check_dtypes(jit, fn, x, mask)

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from report import DEV, INF, NAN, R, check, check_grad, cpu, grads, place, same, weights
+from report import BF16, DEV, F16, F32, INF, NAN, R, check, check_dtypes, check_grad, cpu, fused, grads, place, same
+from report import weights as weights_of
 
 
 def test_plain_softmax_dead_row_stays_nan(jit):
@@ -101,7 +102,7 @@ def test_backward_with_zero_stride_cotangent(jit):
     x = R(16, 33, grad=True)
     ones = lambda o: torch.ones((), device=o.device).expand(o.shape)
     check_grad(jit, lambda a: torch.log_softmax(a, -1), x, cot=ones)
-    row = lambda o: weights(o[:, :1]).expand(o.shape)
+    row = lambda o: weights_of(o[:, :1]).expand(o.shape)
     check_grad(jit, lambda a: torch.log_softmax(a.t(), 0).t(), x, cot=row)
 
 
@@ -218,3 +219,52 @@ def test_log_softmax_is_not_log_of_softmax(jit):
     x = torch.tensor([[0.0, -200.0], [-1e4, 0.0]])
     check(jit, lambda a: F.log_softmax(a, -1), x, want=torch.tensor([[0.0, -200.0], [-1e4, 0.0]]), exact=True)
     same(jit(lambda a: torch.log(torch.softmax(a, -1)))(x.to(DEV))[0, 1], torch.tensor(-INF))
+
+
+def test_rows_far_below_any_finite_start_of_the_maximum(jit):
+    """A running maximum that starts at a finite number stays there where all scores lie below, and every exp is 0.
+
+    Source: flashinfer-ai/flashinfer issue 4267. Right: equal to eager.
+    """
+    for base in (-5.5e4, -1e30):
+        for n in (7, 300, 5000):
+            x = (R(3, n) * abs(base) * 1e-5 + base).requires_grad_()
+            check_dtypes(jit, lambda a: torch.softmax(a * 1.0, -1), x)
+            check_dtypes(jit, lambda a: torch.log_softmax(a, -1), x)
+
+
+def test_soft_cap_of_huge_scores(jit):
+    """exp(2x) overflows at 44 in float32, and a tanh by its quotient is NaN.
+
+    Source: vllm-project/vllm issue 56578. Right: finite, equal to eager.
+    """
+    x = torch.tensor([[1e4, -1e4, 3.0, 88.0, -88.0, 5e3], [3e4, 2e4, 1e3, -3e4, 0.0, 120.0]], requires_grad=True)
+    for fn in (
+        lambda a: torch.softmax(torch.tanh(a / 50.0) * 50.0, -1),
+        lambda a: torch.softmax(30.0 * torch.tanh(a), -1),
+    ):
+        jitted = check_dtypes(jit, fn, x, dtypes=(F32, BF16, F16))
+        assert "tanh" in fused(jitted)
+
+
+def test_floor_behind_a_softmax(jit):
+    """The sum of a row is 1 within an ulp, which floor makes 0 or 1; away from such a jump the result is eager's.
+
+    Source: triton-lang/triton-ascend issue 1348. Right: equal to eager.
+    """
+    ramp = (torch.arange(32.0) / 8).view(32, 1).expand(32, 32).contiguous()
+    for d in (0, 1):
+        same(jit(lambda a: torch.softmax(a, d).sum(d))(ramp.to(DEV)), torch.ones(32), rtol=2e-7, atol=2e-7)
+        check(jit, lambda a: torch.exp(torch.floor(torch.softmax(a, d).sum(d, keepdim=True) + 0.25)), ramp)
+        check(jit, lambda a: torch.softmax(a, d).mul(40).add(0.013).floor(), R(32, 32))
+
+
+def test_special_functions_over_every_axis(jit):
+    """torch.special's names, over inner axes and lengths that are no multiple of a block.
+
+    Source: flagos-ai/FlagGems issues 4995, 2852, PR 6251. Right: equal to eager.
+    """
+    for shape in ((3, 33, 5), (2, 257, 3), (1, 4097)):
+        for d in range(len(shape)):
+            for fn in (torch.special.log_softmax, torch.special.softmax):
+                check_dtypes(jit, lambda a: fn(a, d), R(*shape, grad=True))
