@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+import thunder_npu
 from tests.fusion import regions
 from thunder_npu.kernels import codegen
 from thunder_npu.kernels.plan import Target
@@ -30,9 +31,11 @@ def causal(scores, mask):
 
 def regions_of(function, dtype: torch.dtype, width: int, mask_shape: Sequence[int]) -> list[Region]:
     scores = torch.randn(3, 2, width, width, dtype=dtype, requires_grad=True)
-    jitted = regions.jit(function)
+    jitted = regions.jit(function, executors=[thunder_npu.triton_ascend_ex])  # aclnn would take the log_softmax
     jitted(scores, torch.zeros(mask_shape, dtype=dtype))
-    return [r.lowered.region for r in regions.forward_regions(jitted) + regions.backward_regions(jitted)]
+    found = regions.forward_regions(jitted) + regions.backward_regions(jitted)
+    assert found
+    return [r.lowered.region for r in found]
 
 
 def prepared(region: Region, target: Target, gap: int = 0) -> codegen.Launch:
@@ -135,3 +138,83 @@ def test_a_float32_result_has_the_whole_tanh():
     text = prepared(region.lowered.region, H200).text
     assert "def tanh(x)" in text
     assert "tanh_rounded" not in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("factor", "rounded"), [(0.5, 1), (0.3, 2)])
+def test_half_types_compute_as_they_are_where_that_rounds_alike(dtype, factor, rounded):
+    """A product with a number that the half type holds, and a sum of its values, need no float32 between."""
+    forward, *_ = regions_of(lambda s, m: torch.softmax(s * factor + m, -1), dtype, 16, (3, 1, 1, 16))
+    assert ast.unparse(kernel_of(prepared(forward, H200).text)).count(f"to_{str(dtype)[6:]}(") == rounded
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+# What the GPU's instructions compute, in Triton's own words.
+INSTRUCTIONS = {
+    "reciprocal": "1.0 / x",
+    "power": "tl.exp2(x)",
+    "to_bfloat16": "x.to(tl.bfloat16)",
+    "to_float16": "x.to(tl.float16)",
+    "widen": "x.to(tl.float32)",
+}
+
+
+def without_instructions(text: str) -> str:
+    tree = ast.parse(text)
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef) and "asm" in ast.unparse(function):
+            function.body = ast.parse(f"return {INSTRUCTIONS[function.name]}").body
+    return ast.unparse(tree)
+
+
+class OnCPU:
+    """Stands in for a region's kernel: the source for a GPU, run by triton-ascend's front end on CPU tensors."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+
+    def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        launch = codegen.prepare(self.region, [t.stride() for t in inputs], H200)
+        assert launch is not None
+        outputs = [torch.empty(t.shape, dtype=t.dtype) for _, t in self.region.outputs]
+        text = without_instructions(launch.text)
+        names = [a.arg for a in kernel_of(text).args.args]
+        given = dict(zip(names, (*inputs, *outputs, *launch.sizes, *launch.strides), strict=False))
+        constants = {a.arg: given.pop(a.arg) for a in kernel_of(text).args.args if a.annotation and a.arg in given}
+        plan = launch.plan
+        regions._Interpreted(text)[(plan.grid,)](*given.values(), **constants, ROWS=plan.rows, BLOCK=plan.block)
+        return outputs
+
+
+def scaled(scores, mask):
+    return torch.softmax(scores / 3.0 + mask, -1) * 2.0
+
+
+def saturated(scores, mask):
+    return torch.softmax(torch.tanh(scores) * 3.0 + mask, -1)
+
+
+def column(scores, mask):
+    return torch.softmax(scores * (scores * 0.5).amax(-1, keepdim=True) - mask, -1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", [capped, saturated, causal, scaled, column])
+@pytest.mark.parametrize(("width", "mask_shape"), [(16, (3, 1, 1, 16)), (19, (3, 1, 19, 19)), (16, (1, 2, 16, 1))])
+def test_values_and_gradients_of_the_gpu_source(function, dtype, width, mask_shape, ascend):
+    torch.manual_seed(0)
+    scores = (torch.randn(3, 2, width, width) * 2).to(dtype).requires_grad_()
+    mask = torch.randn(mask_shape).to(dtype)
+    jitted = regions.jit(function, executors=[thunder_npu.triton_ascend_ex])
+    jitted(scores, mask)
+    assert regions.use_kernels(jitted) == 2
+    for region in regions.forward_regions(jitted) + regions.backward_regions(jitted):
+        region.kernel = OnCPU(region.lowered.region)
+    want = function(scores, mask)
+    cotangent = torch.randn_like(want)
+    with ascend():
+        got = jitted(scores, mask)
+        (gradient,) = torch.autograd.grad(got, scores, cotangent)
+    tolerance = {torch.float32: 2e-6, torch.float16: 2**-8, torch.bfloat16: 2**-5}[dtype]
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(gradient, *torch.autograd.grad(want, scores, cotangent), rtol=tolerance, atol=tolerance)

@@ -637,9 +637,11 @@ def test_a_constant_is_what_its_dtype_holds(constant, ascend):
 
 
 # ---- found by mutants ------------------------------------------------------------------------------------------------
-def test_columns_count_from_any_start_in_any_step(ascend):
+@pytest.mark.parametrize("ends", [(5, 32, 3), (0, 18, 2), (3, 12, 1), (9, 0, -1)])
+def test_columns_count_from_any_start_in_any_step(ends, ascend):
     def function(x):
-        return torch.softmax(torch.where(torch.arange(5, 32, 3) > 14, x * 0.5, -1.0), -1)
+        columns = torch.arange(*ends)
+        return torch.softmax(torch.where(columns > (ends[0] + ends[1]) // 2, x * 0.5, -1.0) + columns * 0.1, -1)
 
     check(function, torch.randn(4, 9), ascend=ascend)
 
@@ -694,3 +696,26 @@ def test_what_is_made_of_a_column_before_it_is_spread_over_short_rows_stays_outs
     assert regions.use_kernels(jitted) == 2  # forward and backward
     with ascend(), regions.without_bishengir():
         torch.testing.assert_close(jitted(x, m), function(x, m))
+
+
+def test_a_dimension_of_one_is_dropped_behind_the_softmax(ascend):
+    def function(x):
+        p = torch.softmax(x * 0.5, -1)
+        return p.squeeze(1) * 2.0, p.amax(-1, keepdim=True).squeeze(-1) + 1.0
+
+    jitted = check(function, torch.randn(4, 1, 9), ascend=ascend)
+    assert names(jitted) == ["unpack_trivial", "TritonAscend0", "python_return"]
+
+
+def test_two_columns_are_counted_too(ascend):
+    jitted = check(lambda x: torch.softmax(x * (torch.arange(2) + 3), -1), torch.randn(4, 2), ascend=ascend)
+    assert "arange" in inside(jitted)
+
+
+@pytest.mark.parametrize(("last", "joins"), [(2**31 - 1, True), (2**31, False)])
+def test_numbers_of_columns_fit_int32(last, joins, ascend):
+    def function(x):
+        return torch.softmax(torch.where(torch.arange(last - 8, last + 1) > last - 4, x * 0.5, -1.0), -1)
+
+    jitted = check(function, torch.randn(4, 9), ascend=ascend)
+    assert ("arange" in inside(jitted)) == joins
