@@ -148,6 +148,17 @@ def test_half_types_compute_as_they_are_where_that_rounds_alike(dtype, factor, r
     assert ast.unparse(kernel_of(prepared(forward, H200).text)).count(f"to_{str(dtype)[6:]}(") == rounded
 
 
+@pytest.mark.parametrize(("height", "together"), [(4096, False), (4097, True)])
+def test_tiles_that_share_a_large_tensor_run_together(height, together):
+    """From 4 MiB on a mask that repeats over an outer axis would leave the cache before it is read again."""
+    scores, mask = torch.randn(2, height, 256), torch.randn(height, 256)
+    jitted = regions.jit(lambda s, m: torch.softmax(s + m, -1), executors=[thunder_npu.triton_ascend_ex])
+    jitted(scores, mask)
+    (region,) = regions.forward_regions(jitted)
+    for target in (H200, DEFAULT_TARGET):
+        assert ("block = tile % blocks" in prepared(region.lowered.region, target).text) is together
+
+
 # ---- values ----------------------------------------------------------------------------------------------------------
 # What the GPU's instructions compute, in Triton's own words.
 INSTRUCTIONS = {
